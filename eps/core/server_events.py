@@ -61,9 +61,13 @@ class PullArrived:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeArrived:
-    """The pushes and pulls of one message; the same as each of them alone, one after the other."""
+    """The pushes and pulls of one message, one push and one pull at most for each partition.
 
-    parts: tuple[PushArrived | PullArrived, ...]
+    The same as each of them alone, one after the other, but that all sums and steps come first.
+    """
+
+    pushes: tuple[PushArrived, ...]
+    pulls: tuple[PullArrived, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,15 @@ class UpdateAcked:
 
 
 @dataclass(frozen=True, slots=True)
+class SendingFailed:
+    """A follower cannot be reached, does not answer in time, or refuses what it is sent for a plan."""
+
+    plan_id: int
+    follower: MemberId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ResultsArrived:
     """What a worker measured at a clock; it says so to servers too, in case that it cannot tell the master any more."""
 
@@ -170,6 +183,7 @@ ServerEvent = (
     | UpdateArrived
     | PromoteArrived
     | UpdateAcked
+    | SendingFailed
     | ResultsArrived
     | PlanAborted
     | PlanReleaseOrdered
@@ -203,6 +217,8 @@ class StepPartition:
 
     partition: int
     clock: int
+    #: ``SendUpdate`` commands follow, which need the step.
+    followed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +229,8 @@ class ApplyPush:
     partition: int
     clock: int
     splits: tuple[int, ...]
+    #: As of :class:`StepPartition`.
+    followed: bool = False
 
 
 @dataclass(slots=True, unsafe_hash=True)

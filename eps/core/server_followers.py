@@ -53,6 +53,8 @@ class ReplicatingServer:
         self._asked = 0
         self._outstanding = 0
         self._out: list[s.ServerCommand] = []
+        #: Where sums and steps go: ``_out``, or in a message what is put before it.
+        self._sums: list[s.ServerCommand] = []
 
     @property
     def version(self) -> int:
@@ -121,6 +123,16 @@ class ReplicatingServer:
             self._settle_unstable(state)
         if state.held and state.stable:
             self._retry_held(state)
+
+    def _on_sending_failed(self, event: s.SendingFailed) -> None:
+        # The plan that brought a standing follower may have ended long ago.
+        needed_by = 0 if self._counts_on(event.plan_id, event.follower) else event.plan_id
+        why = f"sending to {event.follower} failed: {event.why}"
+        self._out.append(s.ReportToMaster(m.TransferFailed(self.name, needed_by, why, event.follower)))
+
+    def _counts_on(self, plan_id: int, to: MemberId) -> bool:
+        """Return whether a standing follower is among what is sent to ``to`` for that plan."""
+        return any(v.followers.get(to) == plan_id and self._stands(v, to) for v in self.partitions.values())
 
     def _ack_stable(self, state: PartitionState, ack: s.AckPush) -> None:
         """Acknowledge what was applied as soon as it cannot be lost any more.
@@ -325,7 +337,3 @@ class ReplicatingServer:
     def sends(self, plan_id: int, to: MemberId) -> bool:
         """Return whether anything is still to be sent to ``to`` for that plan."""
         return any(state.followers.get(to) == plan_id for state in self.partitions.values())
-
-    def counts_on(self, plan_id: int, to: MemberId) -> bool:
-        """Return whether a standing follower is among what is sent to ``to`` for that plan."""
-        return any(v.followers.get(to) == plan_id and self._stands(v, to) for v in self.partitions.values())

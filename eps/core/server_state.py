@@ -15,7 +15,7 @@ owner's); the paper stops the job for the transfer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from eps.core import messages as m
@@ -37,14 +37,10 @@ class ServerState(ReplicatingServer):
 
     def step(self, event: s.ServerEvent) -> list[s.ServerCommand]:
         """Take one event in; return what to do, in order."""
-        self._out = []
+        self._out = self._sums = []
         match event:
-            case s.ExchangeArrived(parts):
-                for part in parts:
-                    if isinstance(part, s.PushArrived):
-                        self._on_push(part)
-                    else:
-                        self._on_pull(part)
+            case s.ExchangeArrived(pushes, pulls):
+                self._on_exchange(pushes, pulls)
             case s.PushArrived():
                 self._on_push(event)
             case s.PullArrived():
@@ -63,6 +59,8 @@ class ServerState(ReplicatingServer):
                 self._on_promote(event)
             case s.UpdateAcked():
                 self._on_acked(event)
+            case s.SendingFailed():
+                self._on_sending_failed(event)
             case s.ResultsArrived(report):
                 self._on_results(report)
             case s.PlanAborted():
@@ -72,7 +70,7 @@ class ServerState(ReplicatingServer):
             case s.CheckpointOrdered():
                 self._on_checkpoint(event)
         # Not kept until the next event: they hold what was pushed, which is in the worker's memory.
-        out, self._out = self._out, []
+        out, self._out, self._sums = self._out, [], []
         return out
 
     # ---- membership
@@ -202,6 +200,19 @@ class ServerState(ReplicatingServer):
 
     # ---- pushes
 
+    def _on_exchange(self, pushes: Sequence[s.PushArrived], pulls: Sequence[s.PullArrived]) -> None:
+        """Take the parts of a message in; sums and steps come first, so that the shell can compute them together.
+
+        Nothing of a partition can be due before its sum: the message has one push for it, and where that is added no
+        other push of the partition waits.
+        """
+        self._sums = []
+        for push in pushes:
+            self._on_push(push)
+        for pull in pulls:
+            self._on_pull(pull)
+        self._out[:0] = self._sums
+
     def _on_push(self, event: s.PushArrived) -> None:
         state = self.partitions.get(event.partition)
         if state is None:
@@ -259,12 +270,12 @@ class ServerState(ReplicatingServer):
 
     def _accept_bsp(self, event: s.PushArrived, state: PartitionState) -> None:
         request, partition = event.request, event.partition
-        self._out.append(s.Accumulate(request, partition, event.clock, event.splits, not state.arrived))
+        self._sums.append(s.Accumulate(request, partition, event.clock, event.splits, not state.arrived))
         self._out.append(s.AckPush(request, partition, ()))
         state.arrived.update(event.splits)
         if len(state.arrived) < self._num_splits:
             return
-        self._out.append(s.StepPartition(partition, event.clock))
+        self._sums.append(s.StepPartition(partition, event.clock, bool(state.followers)))
         # Every split contributed: the same as ``_advance_clocks``, which would take them one by one.
         assert state.next_clock.count(event.clock) == self._num_splits, (state.partition, event.clock, state.next_clock)
         state.completed, state.oldest_clock = event.clock + 1, event.clock
@@ -278,7 +289,8 @@ class ServerState(ReplicatingServer):
             self._retry_held(state)
 
     def _accept_stale(self, event: s.PushArrived, state: PartitionState) -> None:
-        self._out.append(s.ApplyPush(event.request, event.partition, event.clock, event.splits))
+        followed = bool(state.followers)
+        self._out.append(s.ApplyPush(event.request, event.partition, event.clock, event.splits, followed))
         self._advance_clocks(state, event.clock, event.splits)
         self._send_updates(state, event.clock, event.splits)
         self._ack_stable(state, s.AckPush(event.request, event.partition, ()))

@@ -16,9 +16,8 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from eps.core import server_events as s
 from eps.core.checkpoints import checkpoint_name
 from eps.core.types import MemberId
 from eps.errors import EpsError, StorageError
+from eps.server.partition_store import PartitionStore
 from eps.storage.checkpoint import CheckpointStore, part_name
 from eps.storage.waits import telling
 from eps.system import interrupt
@@ -53,8 +53,8 @@ class CheckpointWriter:
     name : str
         The server's.
     store : CheckpointStore
-    snapshot : callable
-        Returns the arrays of a partition as nobody changes them later; called with ``lock`` held.
+    partitions : mapping of int to PartitionStore
+        The partitions here, as they change.
     lock : lock
         Guards the arrays of the partitions, and this object.
     report : callable
@@ -65,13 +65,13 @@ class CheckpointWriter:
         self,
         name: MemberId,
         store: CheckpointStore,
-        snapshot: Callable[[int], Sequence[np.ndarray]],
-        lock: Any,
+        partitions: Mapping[int, PartitionStore],
+        lock: threading.Lock,
         report: Callable[[m.Report], None],
     ) -> None:
         self._name = name
         self._store = store
-        self._snapshot = snapshot
+        self._partitions = partitions
         self._work = threading.Condition(lock)
         self._report = report
         self._order: m.TakeCheckpoint | None = None
@@ -108,7 +108,7 @@ class CheckpointWriter:
         self._work.notify_all()
 
     def skip(self, command: s.SkipSnapshot) -> None:
-        """Report that a partition is past the clock."""
+        """Report that a partition is past the clock; called with the lock held."""
         self._say(m.CheckpointPartFailed(self._name, command.checkpoint_id, command.partition, command.why, late=True))
 
     def before_change(self, partition: int) -> None:
@@ -120,7 +120,7 @@ class CheckpointWriter:
         waiting = self._waiting.get(partition)
         if waiting is not None and waiting.arrays is None:
             try:
-                waiting.arrays = self._snapshot(partition)
+                waiting.arrays = self._partitions[partition].snapshot()[0]
             except Exception as error:
                 self._give_up(waiting.command, error)
 
@@ -178,19 +178,19 @@ class CheckpointWriter:
             with self._work:
                 self._give_up(command, error)
             return
-        self._say(
-            m.CheckpointPartWritten(
-                self._name,
-                command.checkpoint_id,
-                partition,
-                file,
-                size_bytes,
-                checksum,
-                command.next_clock,
-                command.applied,
-                command.duplicates_refused,
-            )
+        report = m.CheckpointPartWritten(
+            self._name,
+            command.checkpoint_id,
+            partition,
+            file,
+            size_bytes,
+            checksum,
+            command.next_clock,
+            command.applied,
+            command.duplicates_refused,
         )
+        with self._work:
+            self._say(report)
 
     def _look(self) -> None:
         if self._closed:
@@ -208,7 +208,7 @@ class CheckpointWriter:
         self._say(m.CheckpointPartFailed(self._name, command.checkpoint_id, command.partition, why, late=False))
 
     def _say(self, report: m.CheckpointPartWritten | m.CheckpointPartFailed) -> None:
-        with self._work:
-            if self._order is not None and report.checkpoint_id == self._order.checkpoint_id:
-                self._said[report.partition] = report
+        """Report, and remember what was reported; called with the lock held."""
+        if self._order is not None and report.checkpoint_id == self._order.checkpoint_id:
+            self._said[report.partition] = report
         self._report(report)

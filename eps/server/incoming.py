@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from eps.core import messages as m
 from eps.net.arrays.api import Message, Van
 from eps.net.arrays.arena import MOST_IDLE_BYTES
 from eps.net.arrays.memory import touch
@@ -47,49 +48,51 @@ class Preparations:
     ----------
     runtime : Runtime
     van : Van
+    report : callable
+        Takes what the job master is to be told.
     """
 
-    def __init__(self, runtime: Runtime, van: Van) -> None:
+    def __init__(self, runtime: Runtime, van: Van, report: Callable[[m.Report], None]) -> None:
         self._runtime = runtime
         self._van = van
+        self._report = report
         self._lock = threading.Lock()
         self._under_way: set[int] = set()
         self._done: set[int] = set()
         self._stopped = False
 
-    def begin(self, plan_id: int, partitions: Sequence[int], ready: Callable[[], None]) -> None:
-        """Call ``ready`` when the arrays of ``partitions`` can be received; at once where nothing is to be done.
+    def begin(self, done: m.ListsUpdated, partitions: Sequence[int]) -> None:
+        """Report ``done`` when the arrays of ``partitions`` can be received; at once where nothing is to be done.
 
         An order that is repeated while its memory is being touched is answered when that is done.
         """
+        plan_id = done.plan_id
         with self._lock:
             if plan_id in self._under_way:
                 return
             if partitions and plan_id not in self._done:
                 self._under_way.add(plan_id)
-                thread = threading.Thread(
-                    target=self._run, args=(plan_id, tuple(partitions), ready), name="prepare", daemon=True
-                )
+                thread = threading.Thread(target=self._run, args=(done, tuple(partitions)), name="prepare", daemon=True)
                 thread.start()
                 return
-        ready()
+        self._report(done)
 
     def stop(self) -> None:
         """Touch nothing more."""
         self._stopped = True
 
-    def _run(self, plan_id: int, partitions: Sequence[int], ready: Callable[[], None]) -> None:
+    def _run(self, done: m.ListsUpdated, partitions: Sequence[int]) -> None:
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
             self._touch(partitions)
         except (MemoryError, OSError) as error:
             # It only makes them come slower, if there is memory for them at all.
-            logger.warning("no memory is ready ahead for plan %d: %s", plan_id, error)
+            logger.warning("no memory is ready ahead for plan %d: %s", done.plan_id, error)
         finally:
             with self._lock:
-                self._under_way.discard(plan_id)
-                self._done.add(plan_id)
-            ready()
+                self._under_way.discard(done.plan_id)
+                self._done.add(done.plan_id)
+            self._report(done)
 
     def _touch(self, partitions: Sequence[int]) -> None:
         """Touch and free the memory of snapshots and of the first steps; who asks for as much next gets it."""

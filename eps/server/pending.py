@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from eps.core.types import Address
 from eps.errors import EpsError, ProtocolError
 from eps.net.arrays.api import Message, ReplyTo
 from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_reply, simple
@@ -26,8 +28,8 @@ class PendingExchange:
 
     Parameters
     ----------
-    on_complete : callable, optional
-        Sees to it that :meth:`send` is called; without it the answer is sent at once.
+    later : deque
+        Takes this exchange once its answer is complete; :meth:`send` is then due.
     """
 
     def __init__(
@@ -35,11 +37,11 @@ class PendingExchange:
         reply: ReplyTo,
         pushes: Sequence[PushPart],
         pulls: Sequence[PullPart],
+        later: deque[Later],
         lean: Lean = PLAIN,
-        on_complete: Callable[[PendingExchange], None] | None = None,
     ) -> None:
         self._reply = reply
-        self._on_complete = on_complete
+        self._later = later
         self._lean = lean
         self._pushes: dict[int, PushAnswer | None] = dict.fromkeys((part.partition for part in pushes), None)
         self._pulls: dict[int, PullAnswer | None] = dict.fromkeys((part.partition for part in pulls), None)
@@ -93,15 +95,12 @@ class PendingExchange:
         pulls = [a or PullAnswer(p, refusal=again) for p, a in self._pulls.items()]
         self._answer = build_reply(pushes, pulls, self._lean)
         self._requests = []
-        if self._on_complete is None:
-            self.send()
-        else:
-            self._on_complete(self)
+        self._later.append(self)
 
     def send(self) -> None:
         """Send the answer; outside the server's lock, because whoever gets it runs at once, and may be in the way.
 
-        Never raises: whoever calls it is usually serving somebody else.
+        Never raises: the calling thread usually serves another requester.
         """
         assert self._answer is not None
         try:
@@ -151,30 +150,29 @@ class TransferRequest:
     checksum: str = ""
     #: The partition that a snapshot describes.
     store: PartitionStore | None = None
+    #: Why it is not taken; None: it is acknowledged.
+    refusal: EpsError | None = None
 
-    def refuse(self, error: EpsError) -> None:
-        """Answer that it is not taken; never raises."""
+    def send(self) -> None:
+        """Answer that it is done, or why it is not taken; never raises."""
         try:
-            self.reply.fail(error)
-        except EpsError as failure:
-            logger.warning("a refusal was not taken: %s", failure)
-
-    def acknowledge(self) -> None:
-        """Answer that it is done; never raises."""
-        try:
-            self.reply.send(Message(simple("done")))
+            if self.refusal is None:
+                self.reply.send(Message(simple("done")))
+            else:
+                self.reply.fail(self.refusal)
         except EpsError as error:
-            logger.warning("an acknowledgement was not taken: %s", error)
+            logger.warning("the answer to a transfer was not taken: %s", error)
 
 
-def key_of(part: PushPart | PullPart) -> tuple[int, bytes]:
-    """Return where the keys of a part are registered.
+@dataclass(slots=True, eq=False)
+class PassedOn:
+    """A part that goes to its partition's owner; the answer is relayed."""
 
-    Raises
-    ------
-    ProtocolError
-        Keys without a digest.
-    """
-    if part.keys is not None and not part.keyset:
-        raise ProtocolError(f"a part of partition {part.partition} has keys but no digest of them")
-    return part.partition, part.keyset
+    request: PushRequest | PullRequest
+    to: Address
+    #: By which it was routed.
+    incarnation: int
+
+
+#: What commands leave to be done without the server's lock.
+Later = PendingExchange | TransferRequest | PassedOn

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,6 +16,21 @@ from eps.storage.checkpoint import CheckpointStore, Manifest
 def counters(manifest: Manifest) -> dict[int, Counters]:
     """Return what a checkpoint says of each partition beside its arrays."""
     return {p.partition: Counters(p.next_clock, p.applied, p.duplicates_refused) for p in manifest.parts}
+
+
+def load_partitions(
+    store: CheckpointStore, name: str, held: Sequence[int], runtime: Runtime, empty: Callable[[int], np.ndarray]
+) -> tuple[dict[int, PartitionStore], dict[int, Counters]]:
+    """Return the partitions ``held`` as the checkpoint ``name`` holds them, and what it says of every partition.
+
+    Raises
+    ------
+    StorageError
+        The checkpoint, or the file of one of them, is missing or damaged.
+    """
+    manifest = store.manifest(name)
+    found = {partition: load_partition(store, manifest, partition, runtime, empty)[0] for partition in held}
+    return found, counters(manifest)
 
 
 def load_partition(

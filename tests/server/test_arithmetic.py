@@ -1,8 +1,9 @@
-"""Sums and steps of a batch of commands, ahead of the others and on two threads: the same bits, the same errors."""
+"""Runs of sums and steps, on one thread and on two: the same bits, the same errors."""
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from eps.net.arrays.api import ReplyTo
 from eps.net.arrays.inproc import InProcessVan
 from eps.net.messages.exchange import PullPart, PushPart, build_exchange, parse_reply
 from eps.server import arithmetic
-from eps.server.arithmetic import Arithmetic
+from eps.server.arithmetic import Arithmetic, Command
 from eps.server.initial import initial_values
 from eps.server.partition_store import PartitionStore
 from eps.server.pending import PendingExchange, PushRequest
@@ -69,37 +70,32 @@ def pushed(runtime: Runtime, clock: int, split: int) -> list[PushPart]:
     return parts
 
 
-def batch(parts: list[PushPart], first: bool, last: bool) -> list[s.ServerCommand]:
-    """Return what the state makes of a worker's pushes."""
-    pending = PendingExchange(cast(ReplyTo, NoReply()), parts, [])
-    commands: list[s.ServerCommand] = []
+def batch(parts: list[PushPart], first: bool, last: bool, followed: bool = False) -> list[Command]:
+    """Return the sums and steps that the state makes of a worker's pushes."""
+    pending = PendingExchange(cast(ReplyTo, NoReply()), parts, [], deque())
+    commands: list[Command] = []
     for part in parts:
-        request = PushRequest(pending, part)
-        commands.append(s.Accumulate(request, part.partition, part.clock, part.splits, first))
-        commands.append(s.AckPush(request, part.partition, ()))
+        commands.append(s.Accumulate(PushRequest(pending, part), part.partition, part.clock, part.splits, first))
         if last:
-            commands.append(s.StepPartition(part.partition, part.clock))
+            commands.append(s.StepPartition(part.partition, part.clock, followed))
     return commands
 
 
 def trained(runtime: Runtime, cores: int | None, is_followed: bool) -> tuple[list[bytes], list[bytes]]:
     """Return the parameters, and all that is kept or that followers would get; without cores one by one."""
     stores = {p: PartitionStore(runtime, p, initial_values(runtime, a, b)) for p, (a, b) in enumerate(runtime.ranges)}
-    work = Arithmetic(stores, lambda partition: is_followed, lambda partition: None, 1 << 20, cores)
+    work = Arithmetic(cores)
     kept = []
     for clock in range(runtime.settings.first_clock, CLOCKS):
         for split in range(SPLITS):
-            commands = batch(pushed(runtime, clock, split), split == 0, split == SPLITS - 1)
-            found = {} if cores is None else work.ahead(commands)
-            for position, command in enumerate(commands):
-                if not isinstance(command, s.AckPush):
-                    update = found[position] if position in found else work.do(command)  # type: ignore[arg-type]
-                    assert not isinstance(update, Exception)
-                    if isinstance(command, s.StepPartition):
-                        assert (update is not None) == (is_followed or clock < 0)
-                    if update is not None:
-                        kept += [update.gradient.tobytes(), update.exponents.tobytes()]
-            assert cores is None or len(found) == PARTITIONS * (2 if split == SPLITS - 1 else 1)
+            commands = batch(pushed(runtime, clock, split), split == 0, split == SPLITS - 1, is_followed)
+            runs = [commands] if cores is not None else [[command] for command in commands]
+            found = [update for run in runs for update in work.run(run, stores)]
+            for command, update in zip(commands, found, strict=True):
+                if isinstance(command, s.StepPartition):
+                    assert (update is not None) == (is_followed or clock < 0)
+                if update is not None:
+                    kept += [update.gradient.tobytes(), update.exponents.tobytes()]
     work.close()
     kept += [array.tobytes() for store in stores.values() for array in store.snapshot()[0]]
     return [store.values.tobytes() for store in stores.values()], kept
@@ -108,7 +104,7 @@ def trained(runtime: Runtime, cores: int | None, is_followed: bool) -> tuple[lis
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 @pytest.mark.parametrize("reproducible", [True, False], ids=["reproducible", "plain"])
 @pytest.mark.parametrize("is_followed", [False, True], ids=["alone", "followed"])
-def test_bits_are_the_same_ahead_and_on_two_threads(
+def test_bits_are_the_same_together_and_on_two_threads(
     optimizer: str, reproducible: bool, is_followed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("numba")
@@ -143,69 +139,51 @@ class Recorded:
             raise ValueError("of the second thread")
 
 
-def recording(stores: dict[int, Recorded], cores: int = 2) -> tuple[Arithmetic, list[tuple[int, str]]]:
-    changed: list[tuple[int, str]] = []
-
-    def before_change(partition: int) -> None:
-        assert not stores[partition].calls
-        changed.append((partition, threading.current_thread().name))
-
-    return Arithmetic(cast(Any, stores), lambda partition: False, before_change, 1 << 20, cores), changed
-
-
 @pytest.fixture
-def two_partitions(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[dict[int, Recorded], list[s.ServerCommand]]]:
+def two_partitions(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[dict[int, Recorded], list[Command]]]:
     monkeypatch.setattr(arithmetic, "SHARED_BYTES", 1)
     parts = [PushPart(p, 0, (0,), 1, np.zeros(4, np.int32), np.zeros(1, np.float32)) for p in (0, 1)]
     together = threading.Barrier(2)
     yield {p: Recorded(together=together) for p in (0, 1)}, batch(parts, True, True)
 
 
-def test_two_threads_work_at_the_same_time_and_partitions_are_copied_before(
-    two_partitions: tuple[dict[int, Recorded], list[s.ServerCommand]],
-) -> None:
+ALL = [("add", (0,), True), ("step", 0)]
+
+
+def test_two_threads_work_at_the_same_time(two_partitions: tuple[dict[int, Recorded], list[Command]]) -> None:
     stores, commands = two_partitions
-    work, changed = recording(stores)
-    assert work.ahead(commands) == {0: None, 2: None, 3: None, 5: None}
-    assert changed == [(p, threading.current_thread().name) for p in (0, 1)]
-    assert all(store.calls == [("add", (0,), True), ("step", 0)] for store in stores.values())
+    work = Arithmetic(2)
+    assert work.run(commands, cast(Any, stores)) == [None] * 4
+    assert all(store.calls == ALL for store in stores.values())
     work.close()
 
 
-def test_error_of_the_second_thread_is_found_where_it_happened(
-    two_partitions: tuple[dict[int, Recorded], list[s.ServerCommand]],
-) -> None:
+def test_error_of_the_second_thread_is_raised(two_partitions: tuple[dict[int, Recorded], list[Command]]) -> None:
     stores, commands = two_partitions
     for store in stores.values():
         store.fails = True
-    work, _ = recording(stores)
-    found = work.ahead(commands)
-    errors = [position for position, one in found.items() if isinstance(one, ValueError)]
-    assert len(errors) == 1 and errors[0] in (2, 5) and len(found) == 4
+    work = Arithmetic(2)
+    with pytest.raises(ValueError, match="of the second thread"):
+        work.run(commands, cast(Any, stores))
     work.close()
 
 
-def test_one_thread_does_all_where_there_is_no_second_and_nothing_is_done_again_later(
-    two_partitions: tuple[dict[int, Recorded], list[s.ServerCommand]], monkeypatch: pytest.MonkeyPatch
+def test_one_thread_does_all_where_the_system_has_no_second(
+    two_partitions: tuple[dict[int, Recorded], list[Command]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores, commands = two_partitions
-    together = stores[0].together
-    work, _ = recording(stores)
+    for store in stores.values():
+        store.together = None
+    work = Arithmetic(2)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)
-        for store in stores.values():
-            store.together = None
-        assert work.ahead(commands) == {0: None, 2: None, 3: None, 5: None}
-    done = [("add", (0,), True), ("step", 0)]
-    assert all(store.calls == done for store in stores.values())
-    for store in stores.values():
-        store.calls, store.together = [], together
-    assert len(work.ahead(commands)) == 4
-    assert all(store.calls == done for store in stores.values())
+        work.run(commands, cast(Any, stores))
+    assert all(store.calls == ALL for store in stores.values())
     work.close()
     for store in stores.values():
-        store.calls, store.together = [], None
-    assert len(work.ahead(commands)) == 4
+        store.calls = []
+    work.run(commands, cast(Any, stores))
+    assert all(store.calls == ALL for store in stores.values())
 
 
 def no_thread(thread: threading.Thread) -> None:
@@ -215,7 +193,7 @@ def no_thread(thread: threading.Thread) -> None:
 @pytest.mark.parametrize("why", ["one core", "little to do", "others compute"])
 def test_one_thread_does_all_where_two_would_not_pay(
     why: str,
-    two_partitions: tuple[dict[int, Recorded], list[s.ServerCommand]],
+    two_partitions: tuple[dict[int, Recorded], list[Command]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stores, commands = two_partitions
@@ -224,42 +202,29 @@ def test_one_thread_does_all_where_two_would_not_pay(
     if why == "little to do":
         monkeypatch.setattr(arithmetic, "SHARED_BYTES", 33)
     started = set(threading.enumerate())
-    work, _ = recording(stores, 1 if why == "one core" else 2)
+    work = Arithmetic(1 if why == "one core" else 2)
     if why == "others compute":
         commands = [command for command in commands if not isinstance(command, s.StepPartition)]
-    assert len(work.ahead(commands)) == (2 if why == "others compute" else 4)
+    work.run(commands, cast(Any, stores))
     assert set(threading.enumerate()) == started
     work.close()
 
 
-def test_command_that_follows_another_of_its_partition_waits_for_its_turn(
-    two_partitions: tuple[dict[int, Recorded], list[s.ServerCommand]],
+def test_a_sum_without_its_step_is_complete_when_the_run_ends(
+    two_partitions: tuple[dict[int, Recorded], list[Command]],
 ) -> None:
     stores, commands = two_partitions
     for store in stores.values():
         store.together = None
-    later = [s.AnswerPull("somebody", 0, 1), *commands[:2], s.ReportToMaster(cast(m.Report, None)), *commands[3:5]]
-    work, changed = recording(stores)
-    assert sorted(work.ahead([*commands[:3], *later])) == [0, 2, 7]
-    # Partition 1 does not step in this batch, so its sum must be complete when it ends.
-    assert stores[0].calls == [("add", (0,), True), ("step", 0)] and stores[1].calls == [("add", (0,), False)]
-    assert [partition for partition, _ in changed] == [0]
-    work.close()
-
-
-def test_small_partitions_are_taken_as_they_come(
-    two_partitions: tuple[dict[int, Recorded], list[s.ServerCommand]],
-) -> None:
-    stores, commands = two_partitions
-    work = Arithmetic(cast(Any, stores), lambda p: False, lambda p: None, arithmetic.LEAST_KEYS - 1, 2)
-    assert work.ahead(commands) == {} and not stores[0].calls
+    work = Arithmetic(2)
+    work.run(commands[:3], cast(Any, stores))
+    assert stores[0].calls == ALL and stores[1].calls == [("add", (0,), False)]
     work.close()
 
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Runtime, Any, ServerShell, list[m.Report]]]:
     monkeypatch.setattr(arithmetic, "SHARED_BYTES", 0)
-    monkeypatch.setattr(arithmetic, "LEAST_KEYS", 1)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
     runtime, van = make_runtime(optimizer="sgd"), InProcessVan()
     reports: list[m.Report] = []
@@ -318,10 +283,10 @@ def test_what_cannot_be_begun_is_reported_too(
 ) -> None:
     runtime, connection, shell, reports = served
 
-    def ahead(commands: object) -> None:
+    def run(commands: object) -> None:
         raise MemoryError("no room to begin")
 
-    monkeypatch.setattr(shell._arithmetic, "ahead", ahead)
+    monkeypatch.setattr(shell._commands, "run", run)
     with pytest.raises(EpsError, match="no room to begin"):
         connection.request(build_exchange(pushed(runtime, -1, 0), [])).result(TIMEOUT_S)
     failed = [report for report in reports if isinstance(report, m.MemberFailed)]

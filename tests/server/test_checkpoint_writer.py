@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from dataclasses import dataclass
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.server.checkpoint_writer import CheckpointWriter
+from eps.server.partition_store import PartitionStore
 from eps.storage import waits
 from eps.storage.api import Storage
 from eps.storage.checkpoint import CheckpointStore, read_part
@@ -40,6 +42,20 @@ class SlowStorage(MemoryStorage):
             yield file
 
 
+@dataclass
+class Partition:
+    """One of a rig's."""
+
+    rig: Rig
+    number: int
+
+    def snapshot(self) -> tuple[tuple[np.ndarray, ...], int]:
+        self.rig.snapshots.append(self.number)
+        if self.number in self.rig.too_large:
+            raise MemoryError("no room for a copy")
+        return (np.array([self.rig.values[self.number]], np.float32),), 4
+
+
 class Rig:
     """A writer over three partitions of one value each."""
 
@@ -50,16 +66,11 @@ class Rig:
         #: Copies of which there is no room.
         self.too_large: set[int] = set()
         self.reports: list[m.Report] = []
-        self.lock = threading.RLock()
+        self.lock = threading.Lock()
+        self.partitions = cast(dict[int, PartitionStore], {number: Partition(self, number) for number in range(3)})
         self.writer = CheckpointWriter(
-            "server-1", CheckpointStore(storage), self._snapshot, self.lock, self.reports.append
+            "server-1", CheckpointStore(storage), self.partitions, self.lock, self.reports.append
         )
-
-    def _snapshot(self, partition: int) -> tuple[np.ndarray, ...]:
-        self.snapshots.append(partition)
-        if partition in self.too_large:
-            raise MemoryError("no room for a copy")
-        return (np.array([self.values[partition]], np.float32),)
 
     def take(self, *partitions: int, checkpoint_id: int = 1) -> None:
         with self.lock:
@@ -267,7 +278,7 @@ def test_writer_goes_on_after_a_report_that_could_not_be_made() -> None:
         rig.reports.append(said)
 
     rig = Rig(MemoryStorage())
-    rig.writer = CheckpointWriter("server-1", CheckpointStore(rig.storage), rig._snapshot, rig.lock, report)
+    rig.writer = CheckpointWriter("server-1", CheckpointStore(rig.storage), rig.partitions, rig.lock, report)
     rig.writer.order(ORDER)
     rig.take(0)
     wait_for(lambda: not failing, TIMEOUT_S, "a report that could not be made")

@@ -140,7 +140,7 @@ def trained(cut_short: bool) -> tuple[dict[int, bytes], dict[int, tuple[int, int
         connection = servers.van.connect(servers.first.addresses[S1])
         answer = connection.request(build_exchange([], [PullPart(p, 6) for p in (0, 1)])).result(TIMEOUT_S)
         values = {pull.partition: pull.values.tobytes() for pull in parse_reply(answer)[1]}
-        return values, {p: store.ledger() for p, store in servers.shells[S1]._stores.items()}
+        return values, {p: store.ledger() for p, store in servers.shells[S1]._partitions.stores.items()}
     finally:
         servers.close()
 

@@ -1,4 +1,4 @@
-"""The stream to a follower: it ends once, whoever notices, and what is refused as taken over holds up nothing else."""
+"""The stream to a follower: it ends once, and what is refused as taken over holds up nothing else."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from eps.errors import DeadlineError, EpsError, PlanError, TakenOverError, TransferError
-from eps.net.arrays.api import Listener, Message, ReplyTo
+from eps.core import server_events as s
+from eps.core.types import Address
+from eps.errors import DeadlineError, PlanError, TakenOverError
+from eps.net.arrays.api import Connection, Listener, Message, ReplyTo
 from eps.net.arrays.inproc import InProcessVan
 from eps.net.arrays.peers import Peers
-from eps.server.follower_stream import FollowerStream
-from eps.system.waits import wait_for
+from eps.server import follower_stream
+from eps.server.follower_stream import FollowerStream, Transfer
 
 TIMEOUT_S = 10.0
 
@@ -40,111 +42,113 @@ def follower() -> Iterator[Follower]:
     follower.listener.close()
 
 
+def told_by(stream: FollowerStream) -> tuple[threading.Thread, list[object]]:
+    """Drive a stream on a thread, as a server does; return what it yields."""
+    told: list[object] = []
+
+    def drive() -> None:
+        for found in stream.acknowledged():
+            told.append(found)
+
+    thread = threading.Thread(target=drive, daemon=True)
+    thread.start()
+    return thread, told
+
+
+def transfer(size_bytes: int = 8) -> Transfer:
+    return Transfer(Message(b"update"), size_bytes)
+
+
 def test_a_failure_is_told_once_however_many_threads_notice(follower: Follower) -> None:
-    failures: list[EpsError] = []
-    stream = FollowerStream(follower.peers, follower.listener.address, failures.append)
+    stream = FollowerStream(follower.peers, follower.listener.address, 3, "server-2")
     threads = 8
     together = threading.Barrier(threads)
+    failures: list[s.SendingFailed | None] = []
 
-    class Meeting(threading.Condition):
-        """Lets the threads that leave the lock for the first time go on together: none may have decided by then."""
+    def notice() -> None:
+        together.wait(TIMEOUT_S)
+        failures.append(stream.fail(DeadlineError("late")))
 
-        def __exit__(self, *args: object) -> None:
-            super().__exit__(*args)  # type: ignore[arg-type]
-            if threading.current_thread().name.startswith("notices"):
-                together.wait(TIMEOUT_S)
-
-    before = stream._changed
-    stream._changed = Meeting()
-    noticing = [
-        threading.Thread(target=lambda: stream._fail(DeadlineError("late")), name=f"notices-{n}")
-        for n in range(threads)
-    ]
+    noticing = [threading.Thread(target=notice) for _ in range(threads)]
     for thread in noticing:
         thread.start()
     for thread in noticing:
         thread.join(TIMEOUT_S)
-    stream._changed = before
-    stream.stop()
-    assert len(failures) == 1
+    assert [one for one in failures if one is not None] == [s.SendingFailed(3, "server-2", "late")]
+    assert list(stream.acknowledged()) == []
 
 
 def test_an_acknowledgement_that_comes_after_the_end_is_not_told(follower: Follower) -> None:
-    failures: list[EpsError] = []
-    told: list[str] = []
-    stream = FollowerStream(follower.peers, follower.listener.address, failures.append)
-    stream.send(lambda: Message(b"first"), 1, lambda: told.append("first"))
+    stream = FollowerStream(follower.peers, follower.listener.address)
+    thread, told = told_by(stream)
+    first, second = transfer(), transfer()
+    stream.send(first)
     assert follower.came.acquire(timeout=TIMEOUT_S)
     follower.replies[0].send(Message())
     # One whose end the sending thread is certain to have seen.
-    stream.send(lambda: Message(b"second"), 1, lambda: told.append("second"))
+    stream.send(second)
     assert follower.came.acquire(timeout=TIMEOUT_S)
+    wait_for(lambda: told == [first], TIMEOUT_S, "the first to be acknowledged")
     stream.stop()
     follower.replies[1].send(Message())
-    stream._thread.join(TIMEOUT_S)
-    assert told == ["first"] and not failures
+    thread.join(TIMEOUT_S)
+    assert told == [first]
 
 
 def test_a_follower_that_refuses_fails_the_stream(follower: Follower) -> None:
-    failed = threading.Event()
-    failures: list[EpsError] = []
-
-    def fail(error: EpsError) -> None:
-        failures.append(error)
-        failed.set()
-
-    stream = FollowerStream(follower.peers, follower.listener.address, fail)
-    stream.send(lambda: Message(b"first"), 1)
+    stream = FollowerStream(follower.peers, follower.listener.address, 3, "server-2")
+    thread, told = told_by(stream)
+    stream.send(transfer())
     assert follower.came.acquire(timeout=TIMEOUT_S)
     follower.replies[0].fail(PlanError("no"))
-    assert failed.wait(TIMEOUT_S)
-    stream.wait_for_room()
-    assert len(failures) == 1
+    thread.join(TIMEOUT_S)
+    assert stream.wait_for_room() is None
+    assert told == [s.SendingFailed(3, "server-2", "no")]
+
+
+def test_a_follower_that_takes_nothing_fails_the_stream_where_a_worker_waits(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower_stream, "SEND_TIMEOUT_S", 0.01)
+    stream = FollowerStream(follower.peers, follower.listener.address, 3, "server-2")
+    stream.send(transfer(follower_stream.MOST_WAITING_BYTES + 1))
+    failed = stream.wait_for_room()
+    assert failed is not None and "did not take what waits for it" in failed.why
+    assert stream.wait_for_room() is None and list(stream.acknowledged()) == []
 
 
 def test_a_refused_update_is_not_acknowledged_and_those_behind_it_are_sent(follower: Follower) -> None:
-    failures: list[EpsError] = []
-    told: list[str] = []
-    stream = FollowerStream(follower.peers, follower.listener.address, failures.append)
-    names = ("refused", "on its way", "queued", "late")
-    for name in names[:3]:
-        stream.send(lambda: Message(b"update"), 8, lambda name=name: told.append(name))  # type: ignore[misc]
-    for _ in names[:3]:
+    stream = FollowerStream(follower.peers, follower.listener.address)
+    thread, told = told_by(stream)
+    refused, on_its_way, queued, late = (transfer() for _ in range(4))
+    for one in (refused, on_its_way, queued):
+        stream.send(one)
+    for _ in range(3):
         assert follower.came.acquire(timeout=TIMEOUT_S)
     follower.replies[0].fail(TakenOverError("server-2 owns partition 0 now"))
     follower.replies[1].send(Message())
     follower.replies[2].send(Message())
-    stream.send(lambda: Message(b"update"), 8, lambda: told.append(names[3]))
+    stream.send(late)
     assert follower.came.acquire(timeout=TIMEOUT_S)
     follower.replies[3].send(Message())
     wait_for(lambda: stream._waiting_bytes == 0, TIMEOUT_S, "the stream to be empty")
     stream.stop()
-    assert told == list(names[1:]) and not failures
+    thread.join(TIMEOUT_S)
+    assert told == [on_its_way, queued, late]
 
 
-@pytest.mark.parametrize("where", ["make", "done"])
-def test_whatever_goes_wrong_on_the_sending_thread_fails_the_stream(follower: Follower, where: str) -> None:
-    failed = threading.Event()
-    failures: list[EpsError] = []
-
-    def fail(error: EpsError) -> None:
-        failures.append(error)
-        failed.set()
-
-    def no_room() -> Message:
+def test_whatever_goes_wrong_on_the_sending_thread_fails_the_stream(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(address: Address) -> Connection:
         raise MemoryError("no room for a message")
 
-    stream = FollowerStream(follower.peers, follower.listener.address, fail)
-    if where == "make":
-        stream.send(no_room, 8)
-    else:
-        stream.send(lambda: Message(b"update"), 8, no_room)  # type: ignore[arg-type]
-        assert follower.came.acquire(timeout=TIMEOUT_S)
-        follower.replies[0].send(Message())
-    assert failed.wait(TIMEOUT_S)
-    (error,) = failures
-    assert isinstance(error, TransferError) and "MemoryError: no room for a message" in str(error)
-    # Nobody waits for room, and nothing is kept for a follower that gets no more.
-    stream.send(no_room, 8)
-    stream.wait_for_room()
+    monkeypatch.setattr(follower.peers, "to", no_room)
+    stream = FollowerStream(follower.peers, follower.listener.address)
+    stream.send(transfer())
+    (failed,) = stream.acknowledged()
+    assert isinstance(failed, s.SendingFailed) and failed.why == "MemoryError: no room for a message"
+    # Nothing waits for room, and nothing is kept for a follower that gets no more.
+    stream.send(transfer())
+    assert stream.wait_for_room() is None
     assert stream._waiting_bytes == 0 and not stream._waiting

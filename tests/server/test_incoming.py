@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from eps.core import messages as m
 from eps.net.arrays import memory
 from eps.net.arrays.api import Message
 from eps.net.arrays.inproc import InProcessVan
@@ -18,6 +19,7 @@ from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
 
 TIMEOUT_S = 10.0
+DONE = m.ListsUpdated("server-2", 1)
 
 
 def make_runtime(**settings: object) -> Runtime:
@@ -85,9 +87,9 @@ def test_empty_arrays_are_taken_in_too() -> None:
 
 
 def test_server_that_nothing_comes_to_is_ready_at_once() -> None:
-    ready: list[int] = []
-    Preparations(make_runtime(), InProcessVan()).begin(1, (), lambda: ready.append(1))
-    assert ready == [1]
+    reports: list[m.Report] = []
+    Preparations(make_runtime(), InProcessVan(), reports.append).begin(DONE, ())
+    assert reports == [DONE]
 
 
 def test_order_that_is_repeated_meanwhile_is_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,15 +101,15 @@ def test_order_that_is_repeated_meanwhile_is_answered_once(monkeypatch: pytest.M
         memory.touch(array)
 
     monkeypatch.setattr("eps.server.incoming.touch", slow)
-    preparations = Preparations(make_runtime(), InProcessVan())
-    preparations.begin(1, (0, 1), lambda: ready.release())
+    preparations = Preparations(make_runtime(), InProcessVan(), lambda report: ready.release())
+    preparations.begin(DONE, (0, 1))
     assert begun.wait(TIMEOUT_S)
-    preparations.begin(1, (0, 1), lambda: ready.release())
+    preparations.begin(DONE, (0, 1))
     go_on.set()
     assert ready.acquire(timeout=TIMEOUT_S)
     assert not ready.acquire(blocking=False)
     # The answer was lost: this order comes again and is answered without touching anything.
-    preparations.begin(1, (0, 1), lambda: ready.release())
+    preparations.begin(DONE, (0, 1))
     assert ready.acquire(blocking=False)
     preparations.stop()
 
@@ -118,8 +120,8 @@ def test_server_without_memory_ahead_says_that_it_is_ready_all_the_same(monkeypa
 
     monkeypatch.setattr("eps.server.incoming.touch", none_left)
     ready = threading.Event()
-    preparations = Preparations(make_runtime(), InProcessVan())
-    preparations.begin(1, (0,), ready.set)
+    preparations = Preparations(make_runtime(), InProcessVan(), lambda report: ready.set())
+    preparations.begin(DONE, (0,))
     assert ready.wait(TIMEOUT_S)
     preparations.stop()
 

@@ -49,7 +49,7 @@ class Follower:
         )
         self.shell.on_order(m.UpdateMembership(0, membership))
         self.state = self.shell._state.partitions[FOLLOWED]
-        self.store = self.shell._stores[FOLLOWED]
+        self.store = self.shell._partitions.stores[FOLLOWED]
 
     def send(self, header: bytes, *arrays: np.ndarray) -> None:
         self.connection.request(Message(header, arrays)).result(TIMEOUT_S)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 
 from eps.errors import DeadlineError, EpsError, ProtocolError
 from eps.net.arrays.api import Message
 from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart, parse_reply
 from eps.pb import data_pb2 as pb
-from eps.server.pending import PendingExchange, PushRequest
+from eps.server.pending import Later, PendingExchange, PushRequest
 
 
 class Answers:
@@ -34,12 +36,14 @@ def push(partition: int, value: int) -> PushPart:
 
 
 def test_a_push_that_outlives_its_answer_has_memory_of_its_own() -> None:
-    reply = Answers()
+    reply, later = Answers(), deque[Later]()
     parts = [push(0, 7), push(1, 8)]
-    exchange = PendingExchange(reply, parts, [])
+    exchange = PendingExchange(reply, parts, [], later)
     held, refused = (PushRequest(exchange, part) for part in parts)
     refused.refuse(pb.Refusal(unknown_keyset=True))
     exchange.taken_in()
+    assert list(later) == [exchange]
+    exchange.send()
     assert [answer.accepted for answer in parse_reply(reply.sent[0])[0]] == [False, False]
     for part in parts:
         for array in (part.total, part.maxima, part.raw[0][2]):
@@ -51,7 +55,7 @@ def test_a_push_that_outlives_its_answer_has_memory_of_its_own() -> None:
 
 
 def test_a_push_that_is_settled_is_not_copied() -> None:
-    exchange = PendingExchange(Answers(), [push(0, 7)], [PullPart(1, 4)])
+    exchange = PendingExchange(Answers(), [push(0, 7)], [PullPart(1, 4)], deque())
     part = push(0, 7)
     request = PushRequest(exchange, part)
     exchange.settle(PushAnswer(0))
@@ -63,7 +67,8 @@ def test_a_push_that_is_settled_is_not_copied() -> None:
 def test_an_answer_that_cannot_be_sent_is_told_to_its_requester_and_hurts_nobody_else() -> None:
     for error in (ProtocolError("1101 arrays"), DeadlineError("its queue stayed full")):
         reply = Answers(error)
-        exchange = PendingExchange(reply, [push(0, 1)], [])
+        exchange = PendingExchange(reply, [push(0, 1)], [], deque())
         exchange.settle(PushAnswer(0))
         exchange.taken_in()
+        exchange.send()
         assert reply.failed == ([error] if isinstance(error, ProtocolError) else [])

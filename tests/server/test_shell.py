@@ -6,11 +6,13 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from eps.core import messages as m
+from eps.core import server_events as s
 from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address, Role
@@ -29,6 +31,7 @@ from eps.net.messages.exchange import (
     parse_reply,
     simple,
 )
+from eps.server.commands import SUMS
 from eps.server.partition_store import PartitionStore
 from eps.server.shell import ServerShell
 from eps.spec.job_spec import JobSpec
@@ -119,6 +122,11 @@ def test_parameters_of_all_partitions_travel_as_one_array(rig: Rig) -> None:
     alone = [rig.exchange(pulls=[PullPart(p, 1)])[1][0].values for p in (0, 1)]
     for together, one in zip(parse_reply(reply)[1], alone, strict=True):
         assert together.values.tobytes() == one.tobytes() and one.any()
+
+
+def test_every_command_of_the_state_is_carried_out_in_one_place(rig: Rig) -> None:
+    table = rig.shell._commands.table
+    assert not set(table) & set(SUMS) and {*table, *SUMS} == set(get_args(s.ServerCommand))
 
 
 def test_pull_is_answered_when_every_split_has_contributed(rig: Rig) -> None:
@@ -259,9 +267,9 @@ def test_push_waits_only_for_the_followers_of_its_own_partition(rig: Rig) -> Non
     silent = rig.van.listen(lambda message, reply: None)
     rig.shell.on_order(m.UpdateLists(7, (m.Newcomer("server-2", silent.address, frozenset({Role.SERVER})),)))
     rig.shell.on_order(m.SendPartitions(7, (m.Target(0, "server-2", silent.address),)))
-    outgoing = rig.shell._outgoing
-    assert outgoing.streams_of([0, 1]) == outgoing.streams_of([0]) == list(outgoing._streams.values())
-    assert len(outgoing._streams) == 1 and outgoing.streams_of([1]) == []
+    followers = rig.shell._followers
+    assert followers.streams_of([0, 1]) == followers.streams_of([0]) == list(followers._streams.values())
+    assert len(followers._streams) == 1 and followers.streams_of([1]) == []
     rig.shell.on_order(m.AbortPlan(7))
     silent.close()
 
@@ -302,7 +310,7 @@ def test_update_that_is_refused_as_taken_over_holds_up_no_other_partition_of_tha
             for split in (0, 1):
                 message = build_exchange([PushPart(partition, clock, (split,), 10, total, maxima)], [])
                 connection.request(message).result(TIMEOUT_S)
-        stream = owner._outgoing._streams[0, "server-2"]
+        stream = owner._followers._streams[0, "server-2"]
         wait_for(lambda: stream._waiting_bytes == 0, TIMEOUT_S, "the updates to be answered")
 
     workers, servers = ("worker-1", "worker-2"), ("server-1", "server-2")
@@ -350,7 +358,7 @@ def test_training_goes_on_where_a_checkpoint_finds_no_memory(rig: Rig, monkeypat
 
 
 def test_key_sets_beyond_the_bound_are_forgotten_and_asked_for_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eps.server.shell.MOST_KEYSET_BYTES", 16)
+    monkeypatch.setattr("eps.server.keysets.MOST_KEYSET_BYTES", 16)
     first, second = np.array([0, 1], np.int64), np.array([1, 2], np.int64)
     rig.exchange(pulls=[PullPart(0, -1, keyset_digest(first), first)])
     rig.exchange(pulls=[PullPart(0, -1, keyset_digest(second), second)])

@@ -245,17 +245,17 @@ class FaithfulServer(FaithfulProcess, SimServer):
             self.take_in(Arrival(body, reply))
             return
         pending = Pending(body, reply, lambda: self.job.count("reply left early"))
-        arrived: list[s.PushArrived | s.PullArrived] = []
+        pushes, pulls = list[s.PushArrived](), list[s.PullArrived]()
         for number, part in enumerate(body.parts):
             arrival = Arrival(part, lambda answer, n=number: pending.settle(n, answer))
             if part.incarnation != self.state.incarnation:
                 arrival.reply(Stale(self.state.membership))
             elif isinstance(part, Push):
                 self.note_results(part)
-                arrived.append(s.PushArrived(arrival, part.partition, part.clock, part.splits))
+                pushes.append(s.PushArrived(arrival, part.partition, part.clock, part.splits))
             else:
-                arrived.append(s.PullArrived(arrival, part.partition, part.min_clock))
-        self.step(s.ExchangeArrived(tuple(arrived)))
+                pulls.append(s.PullArrived(arrival, part.partition, part.min_clock))
+        self.step(s.ExchangeArrived(tuple(pushes), tuple(pulls)))
         pending.taken_in()
 
     def on_order(self, order: m.Order) -> None:
@@ -279,10 +279,8 @@ class FaithfulServer(FaithfulProcess, SimServer):
 
     def make_stream(self, plan_id: int, to: MemberId, address: Address) -> FollowerStream:
         def failed() -> None:
-            message = f"sending to {to} failed"
             self.job.count("transfer failed")
-            needed_by = 0 if self.state.counts_on(plan_id, to) else plan_id
-            self.report(m.TransferFailed(self.name, needed_by, message, to))
+            self.step(s.SendingFailed(plan_id, to, "it does not answer"))
 
         return FollowerStream(self, address, failed)
 

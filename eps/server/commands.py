@@ -1,0 +1,230 @@
+"""What a server does for each command of its state: one method a command, in the order that the state gave."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from eps.core import messages as m
+from eps.core import server_events as s
+from eps.core.server_state import ServerState
+from eps.errors import ProtocolError, TakenOverError
+from eps.net.messages import exchange as x
+from eps.net.messages.codec import membership_to_pb
+from eps.net.messages.lean import Lean
+from eps.pb import data_pb2 as pb
+from eps.server.arithmetic import Command
+from eps.server.checkpoint_writer import CheckpointWriter
+from eps.server.checks import update_data
+from eps.server.followers import Followers, address_of
+from eps.server.partitions import Partitions
+from eps.server.pending import Later, PassedOn, PullRequest, PushRequest, TransferRequest
+
+#: Commands that are carried out in runs.
+SUMS = (s.Accumulate, s.StepPartition)
+
+
+def _is_sum(command: s.ServerCommand) -> bool:
+    return type(command) in SUMS
+
+
+class Commands:
+    """Carries out the commands of a server's state on its arrays, streams and waiting requests.
+
+    Called with the server's lock held.
+
+    Parameters
+    ----------
+    state : ServerState
+        Read, never stepped.
+    lean : Lean
+        How parameters travel to workers.
+    report : callable
+        Takes what the job master is to be told.
+
+    Attributes
+    ----------
+    later : deque
+        What is due without the lock: answers that are complete, and parts to pass on.
+    """
+
+    def __init__(
+        self,
+        state: ServerState,
+        partitions: Partitions,
+        followers: Followers,
+        writer: CheckpointWriter,
+        lean: Lean,
+        report: Callable[[m.Report], None],
+    ) -> None:
+        self._state = state
+        self._partitions = partitions
+        self._followers = followers
+        self._writer = writer
+        self._lean = lean
+        self._report = report
+        #: Plan and partition -> checksum of the snapshot as it arrived.
+        self._checksums: dict[tuple[int, int], str] = {}
+        self.later: deque[Later] = deque()
+        self.table: dict[type, Callable[[Any], None]] = {
+            s.CreatePartition: partitions.create,
+            s.ApplyPush: self._apply_push,
+            s.AckPush: self._ack_push,
+            s.AnswerPull: self._answer_pull,
+            s.Fail: self._fail,
+            s.RefuseStale: self._refuse_stale,
+            s.RefusePassed: self._refuse_passed,
+            s.Forward: self._forward,
+            s.SendSnapshot: followers.send_snapshot,
+            s.ReportSent: followers.report_sent,
+            s.RepeatSnapshotReport: followers.repeat_report,
+            s.SendUpdate: followers.send_update,
+            s.SendPromote: followers.send_promote,
+            s.StopSending: followers.stop_sending,
+            s.InstallSnapshot: self._install_snapshot,
+            s.ReportCaughtUp: self._report_caught_up,
+            s.ApplyUpdate: self._apply_update,
+            s.DropUpdate: self._drop_update,
+            s.RefuseUpdate: self._refuse_update,
+            s.DropPartition: self._drop_partition,
+            s.TakeSnapshot: writer.take,
+            s.SkipSnapshot: writer.skip,
+            s.ReportToMaster: self._report_to_master,
+        }
+
+    def run(self, commands: Sequence[s.ServerCommand]) -> None:
+        """Carry out commands in their order; a run of sums and steps is computed together."""
+        for are_sums, run in groupby(commands, _is_sum):
+            if are_sums:
+                self._add_and_step(list(run))  # type: ignore[arg-type]
+                continue
+            for command in run:
+                self.table[type(command)](command)
+        # They have been queued.
+        self._followers.forget_updates()
+
+    def stale(self) -> pb.Refusal:
+        """Return the refusal of a part that was routed by an old membership, with the one in force."""
+        refusal = pb.Refusal(retry=True)
+        if self._state.membership is not None:
+            refusal.membership.CopyFrom(membership_to_pb(self._state.membership))
+        return refusal
+
+    def forget(self, plan_id: int) -> None:
+        """Drop what was kept for a plan that has ended."""
+        self._followers.forget(plan_id)
+        self._checksums = {name: found for name, found in self._checksums.items() if name[0] != plan_id}
+
+    # ---- arithmetic
+
+    def _add_and_step(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if isinstance(command, s.StepPartition):
+                self._writer.before_change(command.partition)
+        for command, update in zip(commands, self._partitions.add_and_step(commands), strict=True):
+            if update is not None and isinstance(command, s.StepPartition) and command.followed:
+                self._followers.keep_update(command.partition, update)
+
+    def _apply_push(self, command: s.ApplyPush) -> None:
+        self._writer.before_change(command.partition)
+        update = self._partitions.stores[command.partition].apply_push(_push(command.request).part, command.clock)
+        if command.followed:
+            self._followers.keep_update(command.partition, update)
+
+    # ---- answers to workers
+
+    def _ack_push(self, command: s.AckPush) -> None:
+        answer = x.PushAnswer(command.partition, command.have, command.accepted)
+        _push(command.request).exchange.settle(answer)
+
+    def _answer_pull(self, command: s.AnswerPull) -> None:
+        request = command.request
+        assert isinstance(request, PullRequest)
+        store, part, clock = self._partitions.stores[command.partition], request.part, command.clock
+        version = store.version_at(clock)
+        unchanged = part.have_version == version and self._lean.skip_unchanged
+        if unchanged:
+            values, exponents = np.empty(0, np.float32), store.exponents_at(clock)
+        else:
+            try:
+                values, exponents = store.pull(clock, part)
+            except ProtocolError as error:
+                # A late repeat of a pull that was answered long ago.
+                request.refuse(pb.Refusal(error=str(error)))
+                return
+        request.exchange.settle(x.PullAnswer(part.partition, clock, values, exponents, None, version, unchanged))
+
+    def _fail(self, command: s.Fail) -> None:
+        _part(command.request).refuse(pb.Refusal(error=command.why))
+
+    def _refuse_passed(self, command: s.RefusePassed) -> None:
+        _part(command.request).refuse(pb.Refusal(passed=True))
+
+    def _refuse_stale(self, command: s.RefuseStale) -> None:
+        _part(command.request).refuse(self.stale())
+
+    def _forward(self, command: s.Forward) -> None:
+        request = _part(command.request)
+        if isinstance(request, PushRequest):
+            # Its message may be answered, and its memory used again, before it has left.
+            request.part = request.part.copied()
+        self.later.append(PassedOn(request, address_of(self._state, command.to), self._state.incarnation))
+
+    # ---- what an owner sends
+
+    def _install_snapshot(self, command: s.InstallSnapshot) -> None:
+        request = _transfer(command.request)
+        assert request.store is not None
+        self._partitions.stores[command.partition] = request.store
+        self.later.append(request)
+
+    def _report_caught_up(self, command: s.ReportCaughtUp) -> None:
+        name = command.plan_id, command.partition
+        if command.request is not None:
+            self._checksums[name] = _transfer(command.request).checksum
+        self._report(m.PartitionCaughtUp(self._state.name, *name, self._checksums[name]))
+
+    def _apply_update(self, command: s.ApplyUpdate) -> None:
+        request = _transfer(command.request)
+        update = update_data(request.header.update, request.message.arrays)
+        self._partitions.stores[command.partition].apply_update(update, command.clock, command.splits)
+        self.later.append(request)
+
+    def _drop_update(self, command: s.DropUpdate) -> None:
+        self.later.append(_transfer(command.request))
+
+    def _refuse_update(self, command: s.RefuseUpdate) -> None:
+        request = _transfer(command.request)
+        request.refusal = TakenOverError(f"{self._state.name} owns partition {request.header.update.partition} now")
+        self.later.append(request)
+
+    # ---- the rest
+
+    def _drop_partition(self, command: s.DropPartition) -> None:
+        self._writer.before_change(command.partition)
+        self._partitions.drop(command.partition)
+        # Unless others come in its place: they need as much.
+        if all(state.dropped for state in self._state.partitions.values()):
+            self._partitions.give_back()
+
+    def _report_to_master(self, command: s.ReportToMaster) -> None:
+        self._report(command.report)
+
+
+def _part(request: object) -> PushRequest | PullRequest:
+    assert isinstance(request, PushRequest | PullRequest)
+    return request
+
+
+def _push(request: object) -> PushRequest:
+    assert isinstance(request, PushRequest)
+    return request
+
+
+def _transfer(request: object) -> TransferRequest:
+    assert isinstance(request, TransferRequest)
+    return request
