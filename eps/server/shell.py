@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -27,7 +28,7 @@ from eps.pb import data_pb2 as pb
 from eps.server.checkpoint_writer import CheckpointWriter
 from eps.server.checks import check_keysets, check_parts, check_pushes, check_snapshot, check_update, divided
 from eps.server.commands import Commands
-from eps.server.follower_stream import FollowerStream
+from eps.server.follower_stream import FollowerStream, Transfer
 from eps.server.followers import Followers
 from eps.server.incoming import Preparations, take_in
 from eps.server.partition_store import PartitionStore
@@ -60,6 +61,8 @@ class ServerShell:
         self._writer = CheckpointWriter(name, self._checkpoints, self._partitions.stores, self._lock, report)
         self._commands = Commands(self._state, self._partitions, self._followers, self._writer, runtime.lean, report)
         self._preparations = Preparations(runtime, van, report)
+        #: What streams have brought and the state was not told yet.
+        self._acknowledged: deque[Transfer | s.SendingFailed] = deque()
         self._forwards = ThreadPoolExecutor(2, thread_name_prefix="forward")
         #: Not those that pass parts on: a part does not wait for newcomers that are slow to answer.
         self._meetings = ThreadPoolExecutor(2, thread_name_prefix="meet")
@@ -275,19 +278,28 @@ class ServerShell:
 
     # ---- events
 
-    def _take(self, event: s.ServerEvent) -> None:
-        """Tell the state of an event, and do what it says; call without the lock."""
+    def _take(self, *events: s.ServerEvent) -> None:
+        """Tell the state of events, and do what it says; call without the lock."""
         try:
             with self._lock:
-                self._step(event)
+                self._step(*events)
         finally:
             # Also where a later command failed: these answers are of what was done before.
             self._do_later()
 
-    def _step(self, event: s.ServerEvent) -> None:
-        """As :meth:`_take`, with the lock held."""
+    def _step(self, *events: s.ServerEvent) -> None:
+        """As :meth:`_take`, with the lock held.
+
+        The state is also told what followers have acknowledged meanwhile: the thread that brings an acknowledgement may
+        wait for the lock for many turns, and the next partition of a move waits behind it.
+        """
         try:
-            self._commands.run(self._state.step(event))
+            for event in events:
+                self._commands.run(self._state.step(event))
+            while self._acknowledged:
+                noted = self._followers.note(self._acknowledged.popleft())
+                if noted is not None:
+                    self._commands.run(self._state.step(noted))
         except Exception as error:
             # A partition may be half changed: the job cannot go on with this server, and must hear why.
             logger.exception("what the state said could not be done")
@@ -326,10 +338,8 @@ class ServerShell:
         """Send what a stream has, and tell the state what its follower acknowledges."""
         try:
             for found in stream.acknowledged():
-                with self._lock:
-                    event = self._followers.note(found)
-                if event is not None:
-                    self._take(event)
+                self._acknowledged.append(found)
+                self._take()
         except Exception:
             # The job master was told: it lets this server end.
             logger.exception("nothing more is sent to %s", stream.address)

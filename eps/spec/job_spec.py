@@ -28,7 +28,7 @@ OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
 NORMALIZATIONS = ("none", "l2", "standard", "tfidf", "binary")
 
 #: As in ``eps.net.arrays.negotiated``.
-VANS = ("auto", "shm", "unix", "tcp", "grpc")
+VANS = ("auto", "shm", "unix", "tcp")
 PUSHES = ("auto", "dense", "changes")
 WIRES = ("float32", "float16")
 #: Where the processes of a job can run.
@@ -157,7 +157,7 @@ class JobSpec:
     )
     van: str = _option(
         "auto",
-        "how data travels: auto (the best that two members share), shm, unix, tcp or grpc",
+        "how data travels: auto (the best that two members share), shm, unix or tcp",
         group="data plane",
         metavar="NAME",
     )

@@ -118,7 +118,8 @@ def test_deadline_that_a_healthy_job_would_miss_is_refused(values: dict[str, flo
     ("words", "reason"),
     [
         (("--wire", "float16"), "reproducible to the last bit"),
-        (("--van", "carrier-pigeon"), "auto, shm, unix, tcp, grpc"),
+        (("--van", "carrier-pigeon"), "auto, shm, unix, tcp"),
+        (("--van", "grpc"), "auto, shm, unix, tcp"),
         (("--push", "some"), "auto, dense, changes"),
     ],
 )

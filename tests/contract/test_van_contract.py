@@ -24,13 +24,12 @@ from eps.net.arrays.api import (
     ReplyTo,
     Van,
 )
-from eps.net.arrays.grpc_van import GrpcVan
-from eps.net.arrays.inproc import InProcessVan
 from eps.net.arrays.negotiated import NegotiatedVan
 from eps.net.arrays.sockets import SocketVan
 from eps.net.calls.error_codec import ERROR_CLASSES
 from eps.net.security.certificates import make_certificates
 from eps.net.security.credentials import JobToken, Security, TlsFiles
+from tests.fakes.inproc_van import InProcessVan
 from tests.threads import at_once
 
 DEADLINE_S = 20.0
@@ -422,6 +421,10 @@ class TestTcpVan(VanContract):
     def make_van(self, limits: Limits | None = None) -> Van:
         return SocketVan("tcp", TOKEN, limits)
 
+    def test_an_address_that_is_not_there_is_unavailable(self) -> None:
+        with pytest.raises(PeerUnavailableError):
+            self.make_van().connect(Address("127.0.0.1", 1), 5.0)
+
 
 class TestUnixVan(VanContract):
     def make_van(self, limits: Limits | None = None) -> Van:
@@ -438,9 +441,9 @@ class TestNegotiatedVan(VanContract):
         return NegotiatedVan(TOKEN, limits=limits)
 
 
-class TestNegotiatedVanWhereOnlyGrpcPasses(VanContract):
+class TestNegotiatedVanOverTcp(VanContract):
     def make_van(self, limits: Limits | None = None) -> Van:
-        return NegotiatedVan(TOKEN, "grpc", limits)
+        return NegotiatedVan(TOKEN, "tcp", limits)
 
 
 class WithTls(VanContract):
@@ -457,17 +460,3 @@ class TestTcpVanUnderTls(WithTls):
 class TestNegotiatedVanUnderTls(WithTls):
     def make_van(self, limits: Limits | None = None) -> Van:
         return NegotiatedVan(self.security, limits=limits)
-
-
-class TestGrpcVanUnderTls(WithTls):
-    def make_van(self, limits: Limits | None = None) -> Van:
-        return GrpcVan(self.security, limits)
-
-
-class TestGrpcVan(VanContract):
-    def make_van(self, limits: Limits | None = None) -> Van:
-        return GrpcVan(TOKEN, limits)
-
-    def test_an_address_that_is_not_there_is_unavailable(self) -> None:
-        with pytest.raises(PeerUnavailableError):
-            GrpcVan().connect(Address("127.0.0.1", 1), 5.0)

@@ -542,7 +542,7 @@ def test_job_does_not_finish_while_a_plan_is_on_its_way() -> None:
 
 def test_ways_between_members_are_those_taken_last_between_members_that_are_there() -> None:
     master = running()
-    for peer, way in (("server-1", "shm"), ("server-2", "grpc"), ("server-2", "tcp"), ("somebody", "tcp")):
+    for peer, way in (("server-1", "shm"), ("server-2", "unix"), ("server-2", "tcp"), ("somebody", "tcp")):
         master.report(m.PeerReached("worker-1", master.address_of(peer), way))
     master.report(m.PeerReached("worker-9", master.address_of("server-1"), "shm"))
     assert master.state.members.by_name["worker-1"].ways == {"server-1": "shm", "server-2": "tcp"}

@@ -54,7 +54,6 @@ def test_every_way_and_every_saving_gives_the_same_bits_while_the_job_resizes(
         "shm": {"van": "shm"},
         "unix": {"van": "unix"},
         "tcp": {"van": "tcp"},
-        "grpc": {"van": "grpc"},
         "dense": {"push": "dense"},
         "changes": {"push": "changes", "van": "tcp"},
         "unchanged": {"skip_unchanged": True, "van": "tcp"},

@@ -87,9 +87,7 @@ def test_report_that_was_repeated_is_kept_once() -> None:
 def test_next_master_hears_which_way_each_peer_was_reached_last() -> None:
     queue = ReportQueue()
     batches = queue.batches()
-    ways = [
-        m.PeerReached("worker-1", Address("host", port), way) for port, way in ((1, "shm"), (2, "grpc"), (2, "shm"))
-    ]
+    ways = [m.PeerReached("worker-1", Address("host", port), way) for port, way in ((1, "shm"), (2, "tcp"), (2, "shm"))]
     for report in ways:
         queue.put(report)
     next(batches)

@@ -21,7 +21,6 @@ from eps.errors import EpsError
 from eps.ml import kernels
 from eps.ml.optim import OPTIMIZERS
 from eps.net.arrays.api import ReplyTo
-from eps.net.arrays.inproc import InProcessVan
 from eps.net.messages.exchange import PullPart, PushPart, build_exchange, parse_reply
 from eps.server import arithmetic
 from eps.server.arithmetic import Arithmetic, Command
@@ -31,6 +30,7 @@ from eps.server.pending import PendingExchange, PushRequest
 from eps.server.shell import ServerShell
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
+from tests.fakes.inproc_van import InProcessVan
 
 TIMEOUT_S = 10.0
 PARTITIONS, SPLITS, CLOCKS = 5, 3, 3

@@ -11,10 +11,10 @@ from eps.core import server_events as s
 from eps.core.types import Address
 from eps.errors import DeadlineError, PlanError, TakenOverError
 from eps.net.arrays.api import Connection, Listener, Message, ReplyTo
-from eps.net.arrays.inproc import InProcessVan
 from eps.net.arrays.peers import Peers
 from eps.server import follower_stream
 from eps.server.follower_stream import FollowerStream, Transfer
+from tests.fakes.inproc_van import InProcessVan
 
 TIMEOUT_S = 10.0
 

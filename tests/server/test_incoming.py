@@ -11,12 +11,12 @@ import pytest
 from eps.core import messages as m
 from eps.net.arrays import memory
 from eps.net.arrays.api import Message
-from eps.net.arrays.inproc import InProcessVan
 from eps.net.arrays.seals import checksum_of
 from eps.net.arrays.sockets import SHARED_MEMORY, SocketVan
 from eps.server.incoming import Preparations, take_in
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
+from tests.fakes.inproc_van import InProcessVan
 
 TIMEOUT_S = 10.0
 DONE = m.ListsUpdated("server-2", 1)

@@ -17,7 +17,6 @@ from eps.core.messages import CheckpointPartWritten, MembershipAcked, UpdateMemb
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.errors import StorageError
-from eps.net.arrays.inproc import InProcessVan
 from eps.net.messages.exchange import PullPart
 from eps.server.partition_store import PartitionStore
 from eps.server.restore import load_partition
@@ -25,6 +24,7 @@ from eps.server.shell import ServerShell
 from eps.spec.runtime import Runtime, Start, identity
 from eps.storage.checkpoint import CheckpointStore, Manifest, open_checkpoints, part_name
 from eps.worker.compute import ActiveSet, Parameters, compute
+from tests.fakes.inproc_van import InProcessVan
 from tests.fakes.storage import MemoryStorage
 from tests.server.test_training_in_process import SPLITS, make_runtime, make_splits
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from queue import SimpleQueue
-from typing import Any
 
-import grpc
 import numpy as np
 
 from eps.core.types import Address
-from eps.net.arrays.api import Connection, Limits, Message, ReplyTo
-from eps.net.arrays.frames import Decoder, Kind, whole
-from eps.net.arrays.grpc_van import METHOD
+from eps.errors import PeerUnavailableError
+from eps.net.arrays.api import DTYPES, Connection, Message, ReplyTo
+from eps.net.arrays.frames import Kind, whole
 from eps.net.arrays.handshake import ANSWER_BYTES, CHALLENGE_BYTES, PROOF_BYTES, ConnectorHandshake, ListenerHandshake
-from eps.net.calls import call as rpc
 from eps.net.security.credentials import JobToken, Security
 
 DEADLINE_S = 20.0
@@ -37,7 +34,54 @@ def frame_of(message: Message, request_id: int = 1, kind: Kind = Kind.REQUEST) -
     return b"".join(bytes(piece) for piece in whole(message, request_id, kind))
 
 
+class Pieces:
+    """A wire that gives bytes in pieces of given lengths, 0 where none come in time, then the rest; then it ends."""
+
+    pending = False
+
+    def __init__(self, content: bytes, lengths: Sequence[int] = ()) -> None:
+        self._content = memoryview(content)
+        self._lengths = list(lengths)
+
+    def receive(self, into: memoryview, whole: bool = False) -> int:
+        most = self._lengths.pop(0) if self._lengths else len(self._content)
+        count = min(most, len(into), len(self._content))
+        if not self._content:
+            raise PeerUnavailableError("that was all")
+        into[:count] = self._content[:count]
+        self._content = self._content[count:]
+        return count
+
+
 HELLO = frame_of(Message(), 0, Kind.HELLO)
+
+#: What a frame says: kind, request id, header bytes, and type, shape and bytes of each array.
+Said = tuple[int, int, bytes, list[tuple[str, tuple[int, ...], bytes]]]
+
+
+def said_by(frame: bytes, most_bytes: int = 1 << 20) -> Said | None:
+    """Return what one frame says, read by the layout in :mod:`eps.net.arrays.frames` alone; None where it breaks it."""
+    if len(frame) < 40:
+        return None
+    magic, version, kind, flags, request_id, body_bytes, zero = struct.unpack_from("<4sBBHQII", frame)
+    header_bytes, num_arrays, payload_bytes = struct.unpack_from("<IIQ", frame, 24)
+    start = 40 + 40 * num_arrays
+    fits = body_bytes == len(frame) - 24 <= most_bytes and start + header_bytes + payload_bytes == len(frame)
+    if (magic, version, flags, zero) != (b"EPSV", 1, 1, 0) or kind > 3 or not fits:
+        return None
+    payload, end, arrays = frame[start + header_bytes :], 0, []
+    for at in range(40, start, 40):
+        dtype, dims, place, zero, *lengths = struct.unpack_from("<BBHI4Q", frame, at)
+        if dtype >= len(DTYPES) or dims > 4 or place or zero or any(lengths[dims:]):
+            return None
+        shape = tuple(lengths[:dims])
+        size_bytes = DTYPES[dtype].itemsize
+        for length in shape:
+            size_bytes *= length
+        end += -end % 64
+        arrays.append((DTYPES[dtype].str, shape, payload[end : end + size_bytes]))
+        end += size_bytes
+    return (kind, request_id, frame[start : start + header_bytes], arrays) if end == payload_bytes else None
 
 
 def still_works(connection: Connection) -> None:
@@ -203,50 +247,3 @@ class RawListener:
         self._listening.close()
         assert not self._thread.is_alive()
         assert self.failure is None, self.failure
-
-
-class RawStream:
-    """A peer on a stream of the van over gRPC that sends what it likes as messages.
-
-    Parameters
-    ----------
-    channel : grpc.Channel, optional
-        To share; by default one of its own.
-    """
-
-    def __init__(self, address: Address, security: Security = TOKEN, channel: grpc.Channel | None = None) -> None:
-        self._own = None if channel is not None else rpc.channel(address, security)
-        used: Any = channel or self._own
-        self._messages: SimpleQueue[bytes | None] = SimpleQueue()
-        self.call = used.stream_stream(METHOD)(iter(self._messages.get, None), timeout=DEADLINE_S)
-
-    def send(self, message: bytes) -> None:
-        self._messages.put(message)
-
-    def receive(self) -> bytes:
-        return bytes(next(self.call))
-
-    def greet(self) -> RawStream:
-        """Wait until the listener takes requests."""
-        received = Decoder(Limits()).feed(self.receive())
-        assert received is not None and received.kind is Kind.HELLO
-        return self
-
-    def end_sending(self) -> None:
-        self._messages.put(None)
-
-    def outcome(self) -> tuple[int, grpc.RpcError | None]:
-        """Wait for the end; return how many messages came before it, and the status where it is an error."""
-        count = 0
-        try:
-            for _ in self.call:
-                count += 1
-        except grpc.RpcError as error:
-            return count, error
-        return count, None
-
-    def close(self) -> None:
-        self._messages.put(None)
-        self.call.cancel()
-        if self._own is not None:
-            self._own.close()

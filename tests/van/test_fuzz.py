@@ -8,19 +8,16 @@ import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import grpc
 import numpy as np
 import pytest
 
 from eps.core.types import Address
-from eps.errors import AuthenticationError, FrameError, PeerUnavailableError, ProtocolError
-from eps.net.arrays.api import MAX_FRAME_BYTES, MIB, Connection, Limits, Message
-from eps.net.arrays.frames import FRAME_HEADER, MAGIC, VERSION, Decoder, Kind, control
-from eps.net.arrays.grpc_van import MEET_METHOD, GrpcListener, GrpcVan
+from eps.errors import AuthenticationError, PeerUnavailableError, ProtocolError
+from eps.net.arrays.api import MIB, Connection, Limits, Message
+from eps.net.arrays.frames import FRAME_HEADER, MAGIC, VERSION, Kind, control
 from eps.net.arrays.handshake import ANSWER_BYTES, NONCE_BYTES, PROOF_BYTES, ConnectorHandshake
 from eps.net.arrays.negotiated import NegotiatedVan
 from eps.net.arrays.sockets import SocketVan
-from eps.net.calls import call as rpc
 from eps.net.security.credentials import NO_SECURITY
 from eps.pb import data_pb2 as pb
 from tests.van.raw_peers import (
@@ -29,7 +26,6 @@ from tests.van.raw_peers import (
     OTHER_TOKEN,
     TOKEN,
     RawListener,
-    RawStream,
     accept_handshake,
     dial,
     echo,
@@ -39,6 +35,7 @@ from tests.van.raw_peers import (
     proven,
     receive,
     rest,
+    said_by,
     send,
     still_works,
 )
@@ -75,18 +72,6 @@ def mutations(content: bytes, seed: int) -> Iterator[bytes]:
         # Small differences find neighbouring values, the others the ends of the range.
         changed[position] ^= int(rng.choice([1, 2, 128, 255, int(rng.integers(1, 256))]))
         yield bytes(changed)
-
-
-def read_as(frame: bytes, kind: Kind) -> tuple[int, bytes, list[tuple[object, ...]]] | None:
-    """Return what a frame says, read without a socket; None where it is no message of that kind."""
-    try:
-        received = Decoder(LIMITS, (kind,)).feed(frame)
-    except FrameError:
-        return None
-    if received is None:
-        return None
-    arrays: list[tuple[object, ...]] = [(a.dtype, a.shape, a.tobytes()) for a in received.message.arrays]
-    return received.request_id, received.message.header, arrays
 
 
 @dataclass
@@ -204,7 +189,7 @@ def test_what_the_listener_proved_is_not_taken_back_as_a_proof(port: Port) -> No
 
 
 def test_a_proof_for_another_transport_or_token_is_refused(port: Port) -> None:
-    others = [(way, TOKEN) for way in ("tcp", "unix", "shm", "grpc") if way != port.way]
+    others = [(way, TOKEN) for way in ("tcp", "unix", "shm") if way != port.way]
     for way, security in [*others, (port.way, OTHER_TOKEN), (port.way, NO_SECURITY)]:
         with dial(port.address) as sock:
             handshake = ConnectorHandshake(security.token, way)
@@ -220,7 +205,11 @@ def test_each_byte_of_a_request_matters_or_does_not_but_never_harms(port: Port) 
     answered = 0
     for changed in mutations(GOOD, 2):
         answer = port.tell(changed)
-        assert read_as(answer, Kind.REPLY) == read_as(changed, Kind.REQUEST), changed.hex()
+        asked, found = said_by(changed, LIMITS.max_message_bytes), said_by(answer)
+        if asked is None or asked[0] != Kind.REQUEST:
+            assert answer == b"", changed.hex()
+        else:
+            assert found == (Kind.REPLY, *asked[1:]), changed.hex()
         answered += bool(answer)
     assert len(REQUEST.header) < answered < len(GOOD)
     still_works(port.good)
@@ -324,89 +313,6 @@ def test_a_listener_that_does_not_prove_the_token_is_refused(way: str) -> None:
                 van.connect(listener.address, DEADLINE_S)
 
 
-# ---- gRPC
-
-
-@pytest.fixture
-def stream_listener() -> Iterator[GrpcListener]:
-    # The transport gives its descriptors back on threads of its own.
-    with nothing_left(spare_descriptors=4):
-        van = GrpcVan(TOKEN, LIMITS)
-        listener = van.listen(echo)
-        good = van.connect(listener.address, DEADLINE_S)
-        yield listener
-        still_works(good)
-        good.close()
-        listener.close()
-
-
-@pytest.fixture
-def channel(stream_listener: GrpcListener) -> Iterator[grpc.Channel]:
-    with rpc.channel(stream_listener.address, TOKEN) as channel:
-        yield channel
-
-
-def tell_stream(listener: GrpcListener, channel: grpc.Channel, *messages: bytes) -> int:
-    """Send messages on a stream of its own; return how many came back until the listener ended it."""
-    stream = RawStream(listener.address, channel=channel).greet()
-    for message in messages:
-        stream.send(message)
-    stream.end_sending()
-    count, _ = stream.outcome()
-    stream.close()
-    return count
-
-
-def test_noise_at_the_port_of_streams_harms_nobody(stream_listener: GrpcListener) -> None:
-    for noise in noises():
-        with dial(stream_listener.address) as sock:
-            send(sock, noise)
-            end_sending(sock)
-            rest(sock)
-
-
-def test_a_stream_that_brings_no_frame_ends(stream_listener: GrpcListener, channel: grpc.Channel) -> None:
-    strange = [noise for noise in (*noises(), HELLO + b"x") if read_as(noise, Kind.REQUEST) is None]
-    assert len(strange) > 15
-    for noise in strange:
-        assert tell_stream(stream_listener, channel, noise, GOOD) == 0
-
-
-def test_each_byte_of_a_streamed_request_matters_or_does_not_but_never_harms(
-    stream_listener: GrpcListener, channel: grpc.Channel
-) -> None:
-    for changed in mutations(GOOD, 4):
-        if tell_stream(stream_listener, channel, changed):
-            assert read_as(changed, Kind.REQUEST) is not None, changed.hex()
-    for length in range(0, len(GOOD), 5):
-        assert tell_stream(stream_listener, channel, GOOD[:length]) == 0
-
-
-def test_a_message_far_above_a_frame_is_not_taken_from_a_stream(
-    stream_listener: GrpcListener, channel: grpc.Channel
-) -> None:
-    stream = RawStream(stream_listener.address, channel=channel).greet()
-    stream.send(bytes(64 * MAX_FRAME_BYTES))
-    _, error = stream.outcome()
-    stream.close()
-    # gRPC's own status: the message was never put together.
-    assert error is not None and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-def test_a_listener_of_streams_that_sends_garbage_is_refused() -> None:
-    def garbage(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        yield np.random.default_rng(6).bytes(ANSWER_BYTES)
-
-    def register(server: grpc.Server) -> None:
-        methods = {"Stream": grpc.stream_stream_rpc_method_handler(garbage)}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("eps.net.arrays", methods),))
-
-    server, address = rpc.serve(register)
-    with pytest.raises(FrameError):
-        GrpcVan(TOKEN).connect(address, DEADLINE_S)
-    rpc.stop(server, 0)
-
-
 # ---- all the ports of a member
 
 
@@ -415,42 +321,64 @@ def test_every_port_of_a_member_stands_garbage() -> None:
         van = NegotiatedVan(TOKEN, limits=LIMITS)
         listener = van.listen(echo)
         good = van.connect(listener.address, DEADLINE_S)
-        with rpc.channel(listener.address, TOKEN) as channel:
-            meet = channel.unary_unary(MEET_METHOD)
-            for noise in noises():
-                # The question has nothing in it that is looked at; the answer is the same.
-                meeting = pb.Meeting.FromString(meet(noise, timeout=DEADLINE_S))
-                assert {offer.transport for offer in meeting.offers} == {"shm", "unix", "tcp"}
-        ports = [Address(o.host or listener.address.host, o.port) for o in meeting.offers]
-        for address in [*ports, listener.address]:
+        greeted = SocketVan("tcp", TOKEN).connect(listener.address, DEADLINE_S)
+        meeting = pb.Meeting.FromString(greeted.hello)
+        greeted.close()
+        ways = {offer.transport: Address(offer.host, offer.port) for offer in meeting.offers}
+        assert ways.keys() == {"shm", "unix", "tcp"}
+        for way, address in {**ways, "tcp": listener.address}.items():
             for noise in noises():
                 with dial(address) as sock:
                     send(sock, noise)
                     end_sending(sock)
-                    rest(sock)
-            still_works(good)
-        for offer, address in zip(meeting.offers, ports, strict=True):
-            with proven(address, offer.transport) as sock:
-                send(sock, GOOD + noises()[-3][:100] + b"garbage")
+                    assert rest(sock) == b"", "a stranger is answered nothing"
+            with proven_to(address, way) as sock:
+                send(sock, GOOD + GOOD[:100] + b"garbage")
                 end_sending(sock)
-                rest(sock)
+                assert rest(sock) == frame_of(REQUEST, kind=Kind.REPLY), "what came before the garbage is answered"
             still_works(good)
         good.close()
         listener.close()
 
 
+def proven_to(address: Address, way: str) -> socket.socket:
+    """Return a socket whose handshake is done, to a listener that greets with a meeting or without."""
+    sock = dial(address)
+    handshake = ConnectorHandshake(TOKEN.token, way)
+    send(sock, handshake.challenge())
+    send(sock, handshake.proof(receive(sock, ANSWER_BYTES)))
+    head = receive(sock, 40)
+    assert head[:8] == HELLO[:8]
+    receive(sock, struct.unpack_from("<I", head, 24)[0])
+    return sock
+
+
 @pytest.mark.parametrize("answer", [b"\xff" * 50, b"\x0a\x05ab", np.random.default_rng(8).bytes(500)])
-def test_an_answer_that_is_no_meeting_is_an_error_of_ours(answer: bytes) -> None:
-    listener = GrpcVan(TOKEN).listen(echo, meet=lambda request: answer)
-    with pytest.raises(ProtocolError):
-        NegotiatedVan(TOKEN).connect(listener.address, DEADLINE_S)
-    listener.close()
+def test_a_greeting_that_is_no_meeting_is_an_error_of_ours(answer: bytes) -> None:
+    with nothing_left():
+        listener = SocketVan("tcp", TOKEN).listen(echo, hello=answer)
+        with pytest.raises(ProtocolError, match="does not say how it can be reached"):
+            NegotiatedVan(TOKEN).connect(listener.address, DEADLINE_S)
+        listener.close()
 
 
-def test_where_a_meeting_offers_nothing_grpc_is_taken() -> None:
-    listener = GrpcVan(TOKEN).listen(echo, meet=lambda request: b"")
-    connection = NegotiatedVan(TOKEN).connect(listener.address, DEADLINE_S)
-    assert connection.transport == "grpc"
-    still_works(connection)
-    connection.close()
-    listener.close()
+@pytest.mark.parametrize("way", ["tcp", "unix", "shm"])
+def test_a_greeting_is_right_in_each_of_its_bytes_and_bounded(way: str) -> None:
+    greeting = frame_of(Message(b"a meeting"), 0, Kind.HELLO)
+    changed = [
+        *list(mutations(greeting, 3))[: len(HELLO)],
+        greeting[:-1],
+        frame_of(Message(bytes(1 << 20)), 0, Kind.HELLO),
+    ]
+    van = SocketVan(way, TOKEN)
+    for bad in changed:
+
+        def play(sock: socket.socket, bad: bytes = bad) -> None:
+            accept_handshake(sock, way, greets=False)
+            send(sock, bad)
+            end_sending(sock)
+            rest(sock)
+
+        with RawListener(play, unix=way != "tcp") as listener:
+            with pytest.raises((ProtocolError, PeerUnavailableError)):
+                van.connect(listener.address, DEADLINE_S)

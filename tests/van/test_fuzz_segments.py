@@ -15,8 +15,8 @@ import pytest
 
 from eps.core.types import Address
 from eps.errors import PeerUnavailableError
-from eps.net.arrays.api import Connection, Limits, Message
-from eps.net.arrays.frames import FRAME_HEADER, LENT, MAGIC, VERSION, Decoder, Kind, control
+from eps.net.arrays.api import Connection, Message
+from eps.net.arrays.frames import FRAME_HEADER, LENT, MAGIC, VERSION, Kind, control
 from eps.net.arrays.sockets import SocketVan
 from tests.van.raw_peers import (
     DEADLINE_S,
@@ -33,6 +33,7 @@ from tests.van.raw_peers import (
     proven,
     receive,
     rest,
+    said_by,
     send,
     still_works,
 )
@@ -118,9 +119,10 @@ def member() -> Iterator[Member]:
 
 
 def reply_of(answer: bytes) -> np.ndarray:
-    received = Decoder(Limits(), (Kind.REPLY,)).feed(answer)
-    assert received is not None
-    return received.message.arrays[0]
+    found = said_by(answer)
+    assert found is not None and found[0] == Kind.REPLY
+    dtype, shape, content = found[3][0]
+    return np.frombuffer(content, dtype).reshape(shape)
 
 
 def test_an_array_of_a_segment_that_is_as_it_should_be_is_taken(member: Member) -> None:

@@ -15,21 +15,24 @@ import pytest
 from eps.core.types import Address
 from eps.errors import AuthenticationError, ConfigError, EpsError, PeerUnavailableError, ProtocolError
 from eps.net.arrays.api import Message, Van
-from eps.net.arrays.grpc_van import GrpcListener, GrpcVan
 from eps.net.arrays.negotiated import NegotiatedVan, host_id
 from eps.net.arrays.sockets import SocketVan
 from eps.net.security.certificates import make_certificates
 from eps.net.security.credentials import NO_SECURITY, Security, TlsFiles
 from eps.pb import data_pb2 as pb
-from tests.van.raw_peers import DEADLINE_S, OTHER_TOKEN, TOKEN, echo, nothing_left, still_works
+from tests.van.raw_peers import DEADLINE_S, OTHER_TOKEN, TOKEN, RawListener, echo, nothing_left, rest, still_works
 
-SOCKET_WAYS = ["shm", "unix", "tcp"]
+WAYS = ["shm", "unix", "tcp"]
 #: What an error may take, on a busy machine.
 SOON_S = 8.0
 
 
 def way_taken(van: Van, address: Address) -> str:
-    connection = van.connect(address, DEADLINE_S)
+    return way_taken_within(van, address, DEADLINE_S)
+
+
+def way_taken_within(van: Van, address: Address, timeout_s: float) -> str:
+    connection = van.connect(address, timeout_s)
     try:
         still_works(connection)
         return connection.transport
@@ -46,11 +49,11 @@ def member() -> Iterator[Address]:
 
 @contextmanager
 def front(*offers: tuple[str, str, int], host: str | None = None) -> Iterator[Address]:
-    """Yield the address of a member that takes streams, and says of itself what the test wants."""
+    """Yield the address of a member that listens on TCP, and says of itself what the test wants."""
     meeting = pb.Meeting(host_id=host_id() if host is None else host)
     for way, name, number in offers:
         meeting.offers.add(transport=way, host=name, port=number)
-    listener: GrpcListener = GrpcVan(TOKEN).listen(echo, meet=lambda request: meeting.SerializeToString())
+    listener = SocketVan("tcp", TOKEN).listen(echo, hello=meeting.SerializeToString())
     yield listener.address
     listener.close()
 
@@ -71,7 +74,7 @@ def test_members_of_one_host_meet_in_shared_memory(member: Address) -> None:
     assert way_taken(NegotiatedVan(TOKEN), member) == "shm"
 
 
-@pytest.mark.parametrize("way", [*SOCKET_WAYS, "grpc"])
+@pytest.mark.parametrize("way", WAYS)
 def test_the_only_way_that_one_end_takes_is_taken(member: Address, way: str) -> None:
     assert way_taken(NegotiatedVan(TOKEN, way), member) == way
     listener = NegotiatedVan(TOKEN, way).listen(echo)
@@ -79,14 +82,14 @@ def test_the_only_way_that_one_end_takes_is_taken(member: Address, way: str) -> 
     listener.close()
 
 
-@pytest.mark.parametrize("way", [*SOCKET_WAYS, "grpc"])
+@pytest.mark.parametrize("way", WAYS)
 def test_the_way_that_is_taken_is_told(member: Address, way: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "eps.net.arrays.negotiated"):
         way_taken(NegotiatedVan(TOKEN, way), member)
     assert [record.getMessage() for record in caplog.records] == [f"{member} is reached by {way}"]
 
 
-@pytest.mark.parametrize("way", [*SOCKET_WAYS, "grpc"])
+@pytest.mark.parametrize("way", WAYS)
 def test_whoever_wants_to_know_hears_the_way_of_each_connection(member: Address, way: str) -> None:
     van, heard = NegotiatedVan(TOKEN, way), []
     van.on_reached = lambda *what: heard.append(what)
@@ -97,18 +100,7 @@ def test_whoever_wants_to_know_hears_the_way_of_each_connection(member: Address,
     assert heard == [(member, way)] * 2
 
 
-def test_a_way_that_was_tried_in_vain_is_told_with_the_one_that_is_taken(caplog: pytest.LogCaptureFixture) -> None:
-    tcp = SocketVan("tcp", TOKEN).listen(echo)
-    with (
-        front(("unix", "no-such-socket", 0), ("tcp", "", tcp.address.port)) as address,
-        caplog.at_level(logging.INFO, "eps.net.arrays.negotiated"),
-    ):
-        assert way_taken(NegotiatedVan(TOKEN), address) == "tcp"
-    tcp.close()
-    assert caplog.records[-1].getMessage().startswith(f"{address} is reached by tcp, not by unix: ")
-
-
-@pytest.mark.parametrize(("ours", "theirs"), [("tcp", "unix"), ("shm", "tcp"), ("unix", "grpc")])
+@pytest.mark.parametrize(("ours", "theirs"), [("tcp", "unix"), ("shm", "tcp"), ("unix", "shm")])
 def test_members_without_a_way_in_common_do_not_meet(ours: str, theirs: str) -> None:
     listener = NegotiatedVan(TOKEN, theirs).listen(echo)
     with pytest.raises(PeerUnavailableError, match="no way"):
@@ -121,56 +113,46 @@ def test_a_way_that_does_not_exist_is_refused() -> None:
         NegotiatedVan(TOKEN, "pigeon")
 
 
-def test_a_listener_restricted_to_sockets_answers_streams_with_a_clear_error() -> None:
-    listener = NegotiatedVan(TOKEN, "tcp").listen(echo)
-    connection = GrpcVan(TOKEN).connect(listener.address, DEADLINE_S)
-    with pytest.raises(ProtocolError, match="no data over gRPC"):
+@pytest.mark.parametrize("name", ["@eps-nobody", "@", "@" + "x" * 200, "no-name", "@nul\0nul", ""])
+def test_where_the_names_lead_nowhere_tcp_is_taken_and_that_is_told(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with front(("shm", name, 0), ("unix", name, 0), ("tcp", "", 0)) as address:
+        with caplog.at_level(logging.INFO, "eps.net.arrays.negotiated"):
+            assert way_taken(NegotiatedVan(TOKEN), address) == "tcp"
+        told = caplog.records[-1].getMessage()
+        assert told.startswith(f"{address} is reached by tcp, not by shm: ") and "; unix: " in told
+
+
+def test_a_socket_that_says_nothing_takes_only_a_share_of_the_time() -> None:
+    with RawListener(lambda sock: bool(rest(sock)), unix=True) as silent:
+        with front(("unix", silent.address.host, 0), ("tcp", "", 0)) as address:
+            assert way_taken_within(NegotiatedVan(TOKEN), address, 2.0) == "tcp"
+
+
+def test_offers_of_unknown_ways_are_passed_over() -> None:
+    with front(*[(f"pigeon-{i}", "coop", i) for i in range(100)], ("tcp", "", 0)) as address:
+        assert way_taken(NegotiatedVan(TOKEN), address) == "tcp"
+
+
+def test_a_member_whose_data_takes_another_way_takes_none_where_members_meet() -> None:
+    listener = NegotiatedVan(TOKEN, "unix").listen(echo)
+    connection = SocketVan("tcp", TOKEN).connect(listener.address, DEADLINE_S)
+    with pytest.raises(ProtocolError, match="takes no data over tcp"):
         connection.call(Message(b"x"), DEADLINE_S)
     connection.close()
     listener.close()
 
 
-def test_where_the_names_lead_nowhere_tcp_is_taken() -> None:
-    tcp = SocketVan("tcp", TOKEN).listen(echo)
-    for name in ("@eps-nobody", "@", "@" + "x" * 200, "no-name", "@nul\0nul", ""):
-        with front(("shm", name, 0), ("unix", name, 0), ("tcp", "", tcp.address.port)) as address:
-            assert way_taken(NegotiatedVan(TOKEN), address) == "tcp", name
-    tcp.close()
-
-
-def test_where_no_socket_leads_anywhere_streams_are_taken() -> None:
-    for port in (dead_port(), 0, 70_000, 0xFFFF_FFFF):
-        with front(("shm", "@eps-nobody", 0), ("tcp", "", port)) as address:
-            assert way_taken(NegotiatedVan(TOKEN), address) == "grpc", port
-    for host in ("no such host", "x" * 100, "a..b", "\0", "127.0.0.1:80"):
-        with front(("tcp", host, 80)) as address:
-            assert way_taken(NegotiatedVan(TOKEN), address) == "grpc", host
-
-
-def test_a_socket_that_says_nothing_takes_only_a_share_of_the_time(caplog: pytest.LogCaptureFixture) -> None:
-    with silent_port() as number, front(("tcp", "", number)) as address:
-        connection = NegotiatedVan(TOKEN).connect(address, 3.0)
-        assert connection.transport == "grpc"
-        warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        assert len(warnings) == 1 and "by gRPC" in warnings[0] and "tcp: " in warnings[0]
-        still_works(connection)
-        connection.close()
-
-
-def test_offers_that_nobody_knows_are_passed_over() -> None:
-    with front(*[(f"pigeon-{i}", "coop", i) for i in range(100)]) as address:
-        assert way_taken(NegotiatedVan(TOKEN), address) == "grpc"
-
-
 @pytest.mark.parametrize("host", ["", "another boot/another namespace"])
 def test_a_member_of_another_host_is_not_sought_on_unix_sockets(host: str) -> None:
-    listeners = {way: SocketVan(way, TOKEN).listen(echo) for way in SOCKET_WAYS}
-    offers = [(way, listeners[way].address.host, listeners[way].address.port) for way in SOCKET_WAYS]
-    with front(*offers, host=host) as address:
+    listeners = {way: SocketVan(way, TOKEN).listen(echo) for way in ("shm", "unix")}
+    offers = [(way, listeners[way].address.host, 0) for way in ("shm", "unix")]
+    with front(*offers, ("tcp", "", 0), host=host) as address:
         assert way_taken(NegotiatedVan(TOKEN), address) == "tcp"
         with pytest.raises(PeerUnavailableError, match="no way"):
             NegotiatedVan(TOKEN, "shm").connect(address, DEADLINE_S)
-    with front(*offers) as address:
+    with front(*offers, ("tcp", "", 0)) as address:
         assert way_taken(NegotiatedVan(TOKEN), address) == "shm"
     for listener in listeners.values():
         listener.close()
@@ -178,13 +160,13 @@ def test_a_member_of_another_host_is_not_sought_on_unix_sockets(host: str) -> No
 
 def test_where_nobody_listens_it_is_said_at_once() -> None:
     started_s = time.monotonic()
-    for way in ("auto", "grpc", "tcp"):
+    for way in ("auto", "shm", "tcp"):
         with pytest.raises(PeerUnavailableError):
             NegotiatedVan(TOKEN, way).connect(Address("127.0.0.1", dead_port()), DEADLINE_S)
     assert time.monotonic() - started_s < SOON_S
 
 
-@pytest.mark.parametrize("way", ["auto", *SOCKET_WAYS])
+@pytest.mark.parametrize("way", ["auto", *WAYS])
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [(TOKEN, OTHER_TOKEN), (TOKEN, NO_SECURITY), (NO_SECURITY, TOKEN)],
@@ -199,7 +181,7 @@ def test_members_of_different_jobs_refuse_each_other(way: str, theirs: Security,
         listener.close()
 
 
-@pytest.mark.parametrize("way", SOCKET_WAYS)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [(TOKEN, OTHER_TOKEN), (TOKEN, NO_SECURITY), (NO_SECURITY, TOKEN)],
@@ -239,10 +221,10 @@ class Kind:
     def van(self, security: Security) -> Van:
         if self.name == "auto":
             return NegotiatedVan(security)
-        return GrpcVan(security) if self.name == "grpc" else SocketVan(self.name, security)
+        return SocketVan(self.name, security)
 
 
-KINDS = [Kind("tcp"), Kind("unix"), Kind("grpc"), Kind("auto")]
+KINDS = [Kind("tcp"), Kind("unix"), Kind("auto")]
 
 
 def test_members_with_certificates_that_are_on_one_host_share_memory_without_encryption(
@@ -253,7 +235,7 @@ def test_members_with_certificates_that_are_on_one_host_share_memory_without_enc
     # Each has a job's directory of its own, as containers of YARN do.
     theirs, ours = (replace(tls, sockets=tmp_path / name / "sockets") for name in ("theirs", "ours"))
     listener = NegotiatedVan(theirs).listen(echo)
-    for way in ("auto", *SOCKET_WAYS, "grpc"):
+    for way in ("auto", *WAYS):
         assert way_taken(NegotiatedVan(ours, way), listener.address) == (way if way != "auto" else "shm")
     listener.close()
 
@@ -289,7 +271,7 @@ def test_certificates_of_another_job_are_refused_in_time(
         listener.close()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.name != "grpc"], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_under_tls_the_token_is_asked_all_the_same(kind: Kind, tls: Security) -> None:
     with nothing_left(spare_descriptors=6):
         listener = kind.van(tls).listen(echo)
@@ -299,11 +281,12 @@ def test_under_tls_the_token_is_asked_all_the_same(kind: Kind, tls: Security) ->
         listener.close()
 
 
-@pytest.mark.parametrize("way", [*SOCKET_WAYS, "grpc"])
+@pytest.mark.parametrize("way", WAYS)
 def test_what_listens_in_another_way_is_closed_once_the_way_is_known(way: str) -> None:
     van = NegotiatedVan(TOKEN)
     listener = van.listen(echo)
     before = {other: found.address for other, found in listener._others.items()}
+    assert before.keys() == {"shm", "unix"}
     van.restrict_to(way)
     for other, address in before.items():
         if other != way:

@@ -13,10 +13,9 @@ import pytest
 from eps.errors import PeerUnavailableError, PlanError
 from eps.net.arrays.api import Connection, Handler, Message, ReplyTo, Van
 from eps.net.arrays.frames import Kind
-from eps.net.arrays.grpc_van import GrpcVan
-from eps.net.arrays.inproc import InProcessVan
 from eps.net.arrays.replies import Replies
 from eps.net.arrays.sockets import SocketVan
+from tests.fakes.inproc_van import InProcessVan
 from tests.van.raw_peers import (
     DEADLINE_S,
     TOKEN,
@@ -29,13 +28,11 @@ from tests.van.raw_peers import (
     send,
 )
 
-WAYS = ["tcp", "unix", "shm", "grpc", "inproc"]
+WAYS = ["tcp", "unix", "shm", "inproc"]
 
 
 def van_of(way: str) -> Van:
-    if way == "inproc":
-        return InProcessVan()
-    return GrpcVan(TOKEN) if way == "grpc" else SocketVan(way, TOKEN)
+    return InProcessVan() if way == "inproc" else SocketVan(way, TOKEN)
 
 
 class Members:
@@ -75,7 +72,7 @@ def drain(replies: Replies[int]) -> dict[int, bytes]:
     return found
 
 
-@pytest.mark.parametrize("ways", [[way] * 3 for way in WAYS] + [WAYS, ["tcp", "grpc"], ["shm", "unix"]], ids="-".join)
+@pytest.mark.parametrize("ways", [[way] * 3 for way in WAYS] + [WAYS, ["tcp", "inproc"], ["shm", "unix"]], ids="-".join)
 def test_each_request_is_answered_once_with_its_tag(members: Members, ways: list[str]) -> None:
     connections = [members.connect(way) for way in ways]
     replies: Replies[int] = Replies()
@@ -88,7 +85,7 @@ def test_each_request_is_answered_once_with_its_tag(members: Members, ways: list
     assert replies.next(0.0) is None
 
 
-@pytest.mark.parametrize("ways", [["tcp", "unix"], ["shm", "grpc"], ["grpc", "tcp"], ["inproc", "shm"]], ids="-".join)
+@pytest.mark.parametrize("ways", [["tcp", "unix"], ["shm", "tcp"], ["inproc", "shm"]], ids="-".join)
 def test_the_first_reply_is_given_first(members: Members, ways: list[str]) -> None:
     kept: list[tuple[Message, ReplyTo]] = []
     slow = members.connect(ways[0], lambda message, reply: kept.append((message, reply)))
@@ -107,7 +104,7 @@ def test_the_first_reply_is_given_first(members: Members, ways: list[str]) -> No
     assert answered is not None and answered[0] == "slow" and answered[1].result(0).header == b"slow"
 
 
-@pytest.mark.parametrize("ways", [["tcp"], ["grpc"], ["tcp", "grpc"], ["inproc"]], ids="-".join)
+@pytest.mark.parametrize("ways", [["tcp"], ["tcp", "inproc"], ["inproc"]], ids="-".join)
 def test_waiting_ends_when_the_time_is_over(members: Members, ways: list[str]) -> None:
     replies: Replies[int] = Replies()
     assert replies.next(DEADLINE_S) is None, "nothing is under way"
@@ -162,7 +159,7 @@ def test_requests_of_a_connection_that_breaks_fail_and_others_go_on(way: str) ->
         fine.close()
 
 
-@pytest.mark.parametrize("way", ["tcp", "shm", "grpc"])
+@pytest.mark.parametrize("way", ["tcp", "shm", "inproc"])
 def test_requests_of_a_connection_that_is_closed_here_fail(members: Members, way: str) -> None:
     connection = members.connect(way, lambda message, reply: None)
     replies: Replies[int] = Replies()

@@ -13,7 +13,7 @@ import pytest
 from eps.errors import DeadlineError, PeerUnavailableError
 from eps.net.arrays.api import Limits, Message, ReplyTo
 from eps.net.arrays.arena import Arena
-from eps.net.arrays.frames import Kind, Received
+from eps.net.arrays.frames import Kind
 from eps.net.arrays.replies import Replies
 from eps.net.arrays.requester import SocketConnection
 from eps.net.arrays.sockets import SocketVan
@@ -58,7 +58,7 @@ def test_a_reply_that_comes_while_its_request_is_armed_leaves_nothing_armed(conn
 
     def take() -> None:
         with connection._reading:
-            connection._take(Received(Kind.REPLY, request_id, Message()))
+            connection._take((Kind.REPLY, request_id, Message()))
             taken.set()
 
     thread = threading.Thread(target=take)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from eps.errors import FrameError, PeerUnavailableError
-from eps.net.arrays.api import MIB, Limits, Message, ReplyTo, Seal
-from eps.net.arrays.frames import FIRST, SEALED, Decoder, Kind, encode, whole
+from eps.net.arrays.api import Limits, Message, ReplyTo, Seal
+from eps.net.arrays.frames import Kind, whole
 from eps.net.arrays.seals import SEAL_BYTES, checksum_of, sealed
 from eps.net.arrays.sockets import SocketVan
 from eps.net.arrays.stream import StreamReader
@@ -91,16 +91,3 @@ def test_a_message_that_says_it_is_sealed_and_is_not_breaks_its_connection(array
     frame = b"".join(bytes(piece) for piece in whole(Message(b"x", arrays, Seal()), 1, Kind.REQUEST))
     with pytest.raises((FrameError, PeerUnavailableError), match="is no seal"):
         read(frame)
-    with pytest.raises(FrameError, match="is no seal"):
-        Decoder(Limits(), (Kind.REQUEST,)).feed(frame)
-
-
-def test_a_seal_is_of_the_first_frame() -> None:
-    frames = list(encode(sealed(Message(b"x", (np.zeros(3 * MIB, np.uint8),), Seal())), 1, Kind.REQUEST))
-    assert [frame[6] for frame in frames] == [FIRST | SEALED] + [0] * (len(frames) - 1)
-    decoder = Decoder(Limits(), (Kind.REQUEST,))
-    *_, received = [decoder.feed(frame) for frame in frames]
-    assert received is not None and received.message.seal is not None
-    assert received.message.seal.left == checksum_of(b"x", received.message.arrays)
-    with pytest.raises(FrameError, match="unknown flags"):
-        decoder.feed(frames[1][:6] + bytes([SEALED]) + frames[1][7:])

@@ -16,7 +16,6 @@ from eps.core.types import Address
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, PlanError
 from eps.net.arrays.api import MIB, Connection, Limits, Listener, Message, ReplyTo
 from eps.net.arrays.frames import Kind
-from eps.net.arrays.grpc_van import GrpcVan
 from eps.net.arrays.handshake import ANSWER_BYTES, ConnectorHandshake
 from eps.net.arrays.sockets import SocketVan
 from eps.net.arrays.wires import PlainWire
@@ -27,7 +26,6 @@ from tests.van.raw_peers import (
     DEADLINE_S,
     TOKEN,
     RawListener,
-    RawStream,
     accept_handshake,
     dial,
     eventually,
@@ -329,20 +327,3 @@ def test_strangers_that_never_finish_tls_hold_up_neither_members_nor_the_end(tls
                 port.close()
                 assert time.monotonic() - started_s < 4.0, "not only when their time to shake hands is over"
                 assert [rest(sock) for sock in silent] == [b""] * 5
-
-
-def test_streams_that_say_nothing_hold_up_neither_members_nor_the_end() -> None:
-    with nothing_left(spare_descriptors=4):
-        van = GrpcVan(TOKEN)
-        listener = van.listen(large_or_echo)
-        silent = [RawStream(listener.address) for _ in range(5)]
-        deaf = RawStream(listener.address).greet()
-        deaf.send(frame_of(Message(b"large")))
-        connection = van.connect(listener.address, DEADLINE_S)
-        still_works(connection)
-        connection.close()
-        started_s = time.monotonic()
-        listener.close()
-        assert time.monotonic() - started_s < END_S
-        for stream in (*silent, deaf):
-            stream.close()

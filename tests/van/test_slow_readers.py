@@ -12,14 +12,11 @@ import pytest
 
 from eps.net.arrays.api import MIB, Handler, Limits, Listener, Message, ReplyTo, Van
 from eps.net.arrays.frames import Kind
-from eps.net.arrays.grpc_van import GrpcVan
-from eps.net.arrays.outbox import Outbox
 from eps.net.arrays.replies import Replies
 from eps.net.arrays.sockets import SocketVan
 from tests.van.raw_peers import (
     DEADLINE_S,
     TOKEN,
-    RawStream,
     eventually,
     frame_of,
     nothing_left,
@@ -28,8 +25,7 @@ from tests.van.raw_peers import (
     send,
 )
 
-SOCKETS = ["tcp", "unix", "shm"]
-WAYS = [*SOCKETS, "grpc"]
+WAYS = ["tcp", "unix", "shm"]
 #: Far less than a full queue is waited for.
 SOON_S = 10.0
 LIMITS = Limits(max_outgoing_bytes=MIB)
@@ -55,7 +51,7 @@ class Kept:
 
 @contextmanager
 def listening(way: str, handler: Handler) -> Iterator[tuple[Van, Listener]]:
-    van = GrpcVan(TOKEN, LIMITS) if way == "grpc" else SocketVan(way, TOKEN, LIMITS)
+    van = SocketVan(way, TOKEN, LIMITS)
     listener = van.listen(handler)
     try:
         yield van, listener
@@ -68,13 +64,7 @@ def test_a_peer_that_does_not_read_holds_up_no_answer_to_another(way: str) -> No
     kept = Kept(LARGE)
     with ExitStack() as open_peers, nothing_left(spare_descriptors=8), listening(way, kept) as (van, listener):
         requests = [frame_of(Message(b"later"), number) for number in (1, 2, 3, 4)]
-        if way == "grpc":
-            deaf = RawStream(listener.address).greet()
-            open_peers.callback(deaf.close)
-            for request in requests:
-                deaf.send(request)
-        else:
-            send(open_peers.enter_context(proven(listener.address, way)), b"".join(requests))
+        send(open_peers.enter_context(proven(listener.address, way)), b"".join(requests))
         eventually(lambda: len(kept.requests) == 4, "its requests have come")
         connection = van.connect(listener.address, DEADLINE_S)
         open_peers.callback(connection.close)
@@ -103,7 +93,7 @@ def test_more_answers_than_may_wait_reach_a_peer_that_reads(way: str) -> None:
         connection.close()
 
 
-@pytest.mark.parametrize("way", SOCKETS)
+@pytest.mark.parametrize("way", WAYS)
 def test_no_more_requests_of_a_peer_are_read_than_it_takes_answers(way: str) -> None:
     asked = threading.Semaphore(0)
     count = 0
@@ -124,20 +114,3 @@ def test_no_more_requests_of_a_peer_are_read_than_it_takes_answers(way: str) -> 
             reply = receive(sock, len(expected))
             assert reply[-1000:] == expected[-1000:] and len(reply) == len(expected)
         assert count == 20
-
-
-def test_an_outbox_whose_senders_have_others_to_serve_is_kept_short_by_who_reads() -> None:
-    outbox = Outbox(Limits(max_outgoing_bytes=1000), patience_s=DEADLINE_S, senders_wait=False)
-    for _ in range(3):
-        assert outbox.put(Message(bytes(900)), 1000, 1, Kind.REPLY)
-    reader = threading.Thread(target=outbox.await_taken)
-    reader.start()
-    frames = iter(outbox)
-    for _ in range(2):
-        assert reader.is_alive()
-        next(frames)
-    # The third frame is asked for when the second one has left.
-    next(frames)
-    reader.join(DEADLINE_S)
-    assert not reader.is_alive()
-    outbox.close()

@@ -17,7 +17,7 @@ from eps.net.arrays.pending import PendingRequests, Waiting
 from eps.net.arrays.stream import StreamReader
 from eps.net.arrays.wires import PlainWire
 from eps.net.arrays.writer import StreamWriter
-from tests.van.raw_peers import DEADLINE_S, frame_of, receive
+from tests.van.raw_peers import DEADLINE_S, Pieces, frame_of, receive
 
 KINDS = (Kind.REQUEST, Kind.REPLY)
 SMALL = Message(b"header", (np.arange(100, dtype=np.float32),))
@@ -31,25 +31,6 @@ MESSAGES = {
     "every type": Message(b"z" * 100, tuple(np.arange(5).astype(dtype) for dtype in DTYPES)),
     "read-only": Message(b"", (np.broadcast_to(np.float32(1), (1,)),)),
 }
-
-
-class Pieces:
-    """A wire that gives bytes in pieces of given lengths, 0 where none come in time, then the rest; then it ends."""
-
-    pending = False
-
-    def __init__(self, content: bytes, lengths: Sequence[int] = ()) -> None:
-        self._content = memoryview(content)
-        self._lengths = list(lengths)
-
-    def receive(self, into: memoryview, whole: bool = False) -> int:
-        most = self._lengths.pop(0) if self._lengths else len(self._content)
-        count = min(most, len(into), len(self._content))
-        if not self._content:
-            raise PeerUnavailableError("that was all")
-        into[:count] = self._content[:count]
-        self._content = self._content[count:]
-        return count
 
 
 def read_all(content: bytes, lengths: Sequence[int] = ()) -> list[object]:

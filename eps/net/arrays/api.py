@@ -34,7 +34,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from eps.core.types import Address
-from eps.errors import ConfigError, EpsError
+from eps.errors import EpsError
 
 #: Array types a van carries, by their NumPy code; the position is the number on the wire.
 DTYPES: tuple[np.dtype[Any], ...] = tuple(np.dtype(code) for code in ("u1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8"))
@@ -44,8 +44,6 @@ MAX_DIMS = 4
 ALIGNMENT_BYTES = 64
 
 MIB = 1 << 20
-#: Longest frame, its own header included.  1 MiB measured best: smaller and larger frames are slower.
-MAX_FRAME_BYTES = MIB
 #: What an array adds to the description of a message.
 ARRAY_DESCRIPTION_BYTES = 40
 
@@ -92,19 +90,9 @@ class Limits:
     max_message_bytes: int = 2048 * MIB
     #: Arrays of one message.
     max_arrays: int = 1024
-    #: Messages of one connection that may be incomplete at the same time.
-    max_partial_messages: int = 16
     #: Bytes waiting to be sent on one connection: above it a requester waits, and of a peer that does not take its
     #: replies no further requests are read.  One message is always admitted.
     max_outgoing_bytes: int = 256 * MIB
-
-    def __post_init__(self) -> None:
-        first_frame_bytes = self.max_header_bytes + self.max_arrays * ARRAY_DESCRIPTION_BYTES
-        if first_frame_bytes > MAX_FRAME_BYTES - 64:
-            raise ConfigError(
-                f"a header of {self.max_header_bytes} bytes and {self.max_arrays} arrays do not fit into a message's "
-                f"first frame of {MAX_FRAME_BYTES} bytes"
-            )
 
 
 class ReplyTo(Protocol):
@@ -132,7 +120,7 @@ class Connection(Protocol):
 
     @property
     def transport(self) -> str:
-        """What it goes over: ``shm``, ``unix``, ``tcp``, ``grpc`` or ``inproc``."""
+        """What it goes over: ``shm``, ``unix`` or ``tcp``."""
 
     def request(self, message: Message) -> Future[Message]:
         """Send a request; the future holds the reply, or raises the handler's error.

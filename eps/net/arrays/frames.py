@@ -1,17 +1,15 @@
-"""Messages as frames and back: of at most a MiB for gRPC, one a message on sockets.  L2, pure: no sockets, no threads.
+"""Messages as frames and back, one frame a message.  L2, pure: no sockets, no threads.
 
-A message is laid out once: description, header bytes, then the payload: the arrays, each on a 64-byte boundary of it.
-That image is cut into frames; every frame carries the request id, so frames of several messages may interleave::
+A message is laid out as description, header bytes, then the payload: the arrays, each on a 64-byte boundary of it::
 
     frame        magic "EPSV" | version u8 | kind u8 | flags u16 | request id u64 | body bytes u32 | reserved u32
-                 then the body: a piece of the image, in order
-    flags        1: first frame of the message; 2, in that one: its last array is a seal (``eps/net/arrays/seals.py``)
+                 then the body: the message as it is laid out
+    flags        1: always; 2: its last array is a seal (``eps/net/arrays/seals.py``)
     description  header bytes u32 | arrays u32 | payload bytes u64, then per array:
                  type u8 | dimensions u8 | place u16 | reserved u32 | 4 lengths u64 (unused ones are 0)
     place        0: the array's bytes are in the payload; 1: in the sender's shared memory (``lending.py``)
 
-All of it is little-endian.  Description and header lie in the first frame as a whole, so that everything is checked
-before memory is reserved for the payload.
+All of it is little-endian.  Everything is checked before memory is reserved for the payload.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from __future__ import annotations
 import enum
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,12 +28,9 @@ from eps.net.arrays.api import (
     ARRAY_DESCRIPTION_BYTES,
     DTYPES,
     MAX_DIMS,
-    MAX_FRAME_BYTES,
     Limits,
     Message,
-    aligned_empty,
 )
-from eps.net.arrays.seals import unsealed
 
 MAGIC = b"EPSV"
 VERSION = 1
@@ -50,7 +45,6 @@ HEAD_START = FRAME_HEADER.size + _DESCRIPTION.size
 BEGINNING_BYTES, LENGTH_START = 8, 16
 #: In the place of an array that lies in the sender's shared memory: segment, offset in it, number of the lease.
 LENT = struct.Struct("<QQQ")
-_MAX_BODY_BYTES = MAX_FRAME_BYTES - FRAME_HEADER.size
 FIRST, SEALED = 1, 2
 _DTYPE_NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in enumerate(DTYPES)}
 _PADDING = bytes(ALIGNMENT_BYTES)
@@ -58,8 +52,6 @@ _PADDING = bytes(ALIGNMENT_BYTES)
 _JOIN_BYTES = 4 * 1024
 #: Layouts of small messages that a connection remembers.
 _MOST_LAYOUTS = 256
-# Above it a copy is worth letting other threads run meanwhile, which NumPy does and a memoryview does not.
-_COPY_UNLOCKED_BYTES = 16 * 1024
 
 
 class Kind(enum.IntEnum):
@@ -77,14 +69,6 @@ class Kind(enum.IntEnum):
     FORGET = 5
     #: ... leases of replies that the requester gives back.
     RELEASE = 6
-
-
-class Received(NamedTuple):
-    """A whole message, as it came."""
-
-    kind: Kind
-    request_id: int
-    message: Message
 
 
 def check_message(message: Message, limits: Limits) -> int:
@@ -150,24 +134,6 @@ def layout(message: Message, lend: Lend | None = None) -> tuple[bytes, list[byte
 
 def _first_flags(message: Message) -> int:
     return FIRST if message.seal is None else FIRST | SEALED
-
-
-def encode(message: Message, request_id: int, kind: Kind) -> Iterable[bytes]:
-    """Return the frames of ``message``: a tuple where it fits into one, else an iterator that builds each when asked.
-
-    Parameters
-    ----------
-    message : Message
-        Passed by :func:`check_message`.
-    request_id : int
-        0 <= id < 2**64; links a reply to its request.
-    """
-    head, payload, payload_bytes = layout(message)
-    body_bytes = len(head) + payload_bytes
-    flags = _first_flags(message)
-    if body_bytes <= _MAX_BODY_BYTES:
-        return (b"".join((FRAME_HEADER.pack(MAGIC, VERSION, kind, flags, request_id, body_bytes, 0), head, *payload)),)
-    return _encode_long([head, *payload], request_id, kind, flags)
 
 
 def whole(message: Message, request_id: int, kind: Kind, lend: Lend | None = None) -> list[bytes | memoryview]:
@@ -277,42 +243,9 @@ def parse_frame_header(
     return kind, flags, request_id, body_bytes
 
 
-def _encode_long(image: list[bytes | memoryview], request_id: int, kind: Kind, flags: int) -> Iterator[bytes]:
-    for body_bytes, body in _bodies(image):
-        yield b"".join((FRAME_HEADER.pack(MAGIC, VERSION, kind, flags, request_id, body_bytes, 0), *body))
-        flags = 0
-
-
-def _bodies(image: list[bytes | memoryview]) -> Iterator[tuple[int, list[bytes | memoryview]]]:
-    body: list[bytes | memoryview] = []
-    room = _MAX_BODY_BYTES
-    for piece in image:
-        start = 0
-        while start < len(piece):
-            taken = piece[start : start + room]
-            body.append(taken)
-            start += len(taken)
-            room -= len(taken)
-            if room == 0:
-                yield _MAX_BODY_BYTES, body
-                body, room = [], _MAX_BODY_BYTES
-    if body:
-        yield _MAX_BODY_BYTES - room, body
-
-
 #: An array as its message describes it: type, shape, where it (or the record that says where it lies) starts in the
 #: payload, and whether it lies in the sender's shared memory and has a :data:`LENT` record in its place.
 Described = tuple[np.dtype[Any], tuple[int, ...], int, bool]
-
-
-class Head(NamedTuple):
-    """What comes before a message's payload."""
-
-    header: bytes
-    arrays: list[Described]
-    payload_bytes: int
-    #: Bytes of frame header, description and header bytes.
-    stop: int
 
 
 def described_lengths(frame: bytes | bytearray, limits: Limits, start: int = 0) -> tuple[int, int]:
@@ -375,68 +308,6 @@ def parse_description(description: bytes, lending: bool) -> Description:
     return Description(arrays, payload_bytes, any(place for *_, place in arrays))
 
 
-def parse_head(frame: bytes, limits: Limits) -> Head:
-    """Return the head of a message from its first frame; nothing was reserved for the payload yet.
-
-    Raises
-    ------
-    FrameError
-        It is not a head, or breaks a limit.
-    """
-    if len(frame) < HEAD_START:
-        raise FrameError(f"a first frame of {len(frame)} bytes has no description")
-    header_bytes, described_bytes = described_lengths(frame, limits)
-    header_start = HEAD_START + described_bytes
-    stop = header_start + header_bytes
-    if stop > len(frame):
-        raise FrameError(f"description and header need {stop} bytes, but the frame has {len(frame)}")
-    arrays, payload_bytes, _ = parse_description(frame[FRAME_HEADER.size : header_start], lending=False)
-    return Head(frame[header_start:stop], arrays, payload_bytes, stop)
-
-
-class _Partial:
-    """A message whose description has come, and the memory that the rest goes into."""
-
-    __slots__ = ("header", "kind", "payload", "received_bytes", "sealed", "size_bytes", "views")
-
-    def __init__(self, kind: Kind, sealed: bool, frame: bytes, limits: Limits, room_bytes: int) -> None:
-        head = parse_head(frame, limits)
-        self.size_bytes = head.stop - FRAME_HEADER.size + head.payload_bytes
-        if self.size_bytes > room_bytes:
-            raise FrameError(
-                f"a message of {self.size_bytes} bytes, but {limits.max_message_bytes} is the limit for all messages "
-                f"that are incomplete, and {room_bytes} bytes are left"
-            )
-        self.kind = kind
-        self.sealed = sealed
-        self.header = head.header
-        self.payload = aligned_empty(head.payload_bytes)
-        self.views = [(shape, dtype, offset) for dtype, shape, offset, _ in head.arrays]
-        self.received_bytes = 0
-        self.take(frame, head.stop)
-
-    def take(self, frame: bytes, start: int) -> None:
-        """Take the next piece of the payload: what ``frame`` holds from ``start``."""
-        piece_bytes = len(frame) - start
-        end = self.received_bytes + piece_bytes
-        if end > len(self.payload):
-            raise FrameError(f"the payload is {len(self.payload)} bytes, but {end} came")
-        if piece_bytes > _COPY_UNLOCKED_BYTES:
-            self.payload[self.received_bytes : end] = np.frombuffer(frame, np.uint8, offset=start)
-        elif piece_bytes:
-            self.payload.data[self.received_bytes : end] = memoryview(frame)[start:]
-        self.received_bytes = end
-
-    def message(self) -> Message | None:
-        """Return the message if it is whole."""
-        if self.received_bytes != len(self.payload):
-            return None
-        return Message(
-            self.header,
-            tuple([np.ndarray(shape, dtype, self.payload, offset) for shape, dtype, offset in self.views]),
-        )
-
-
 def _wrong_array(number: int, ndim: int, place: int) -> str:
     if number >= len(DTYPES):
         return f"array type {number} is not one of 0 to {len(DTYPES) - 1}"
@@ -445,66 +316,3 @@ def _wrong_array(number: int, ndim: int, place: int) -> str:
     if place == 1:
         return "an array in shared memory, on a transport without any"
     return "unused fields of an array's description must be 0"
-
-
-class Decoder:
-    """Puts the messages of one connection together; not thread-safe.
-
-    After a FrameError the stream has no meaning any more and its connection is to be closed.
-
-    Parameters
-    ----------
-    limits : Limits
-        Checked against what a frame announces, before memory is reserved for it.
-    kinds : iterable of Kind
-        The kinds that this end may receive.
-    """
-
-    def __init__(self, limits: Limits, kinds: Iterable[Kind] = tuple(Kind)) -> None:
-        self._limits = limits
-        self._kinds = {int(kind): kind for kind in kinds}
-        self._partial: dict[int, _Partial] = {}
-
-    def feed(self, frame: bytes) -> Received | None:
-        """Take one whole frame; return the message that it completes, if it does.
-
-        Raises
-        ------
-        FrameError
-            ``frame`` is not a frame, does not fit what came before, or breaks a limit.
-        """
-        if not FRAME_HEADER.size < len(frame) <= MAX_FRAME_BYTES:
-            raise FrameError(
-                f"a frame of {len(frame)} bytes, but it must be longer than its header of {FRAME_HEADER.size} bytes "
-                f"and have at most {MAX_FRAME_BYTES} bytes"
-            )
-        kind, flags, request_id, body_bytes = parse_frame_header(frame, self._kinds)
-        if body_bytes != len(frame) - FRAME_HEADER.size:
-            raise FrameError(f"a body of {body_bytes} bytes is announced, but {len(frame) - FRAME_HEADER.size} came")
-        partial = self._partial.get(request_id)
-        if flags & FIRST:
-            if partial is not None:
-                raise FrameError(f"message {request_id} starts again before it is complete")
-            partial = _Partial(kind, bool(flags & SEALED), frame, self._limits, self._room_bytes())
-        elif partial is None:
-            raise FrameError(f"message {request_id} goes on, but did not start")
-        elif partial.kind is not kind:
-            raise FrameError(f"message {request_id} changes from kind {partial.kind} to {kind}")
-        else:
-            partial.take(frame, FRAME_HEADER.size)
-        message = partial.message()
-        if message is not None:
-            self._partial.pop(request_id, None)
-            if partial.sealed:
-                message = unsealed(message)
-            return Received(kind, request_id, message)
-        if flags & FIRST and len(self._partial) >= self._limits.max_partial_messages:
-            raise FrameError(f"more than {self._limits.max_partial_messages} messages are incomplete at the same time")
-        self._partial[request_id] = partial
-        return None
-
-    def _room_bytes(self) -> int:
-        room_bytes = self._limits.max_message_bytes
-        for other in self._partial.values():
-            room_bytes -= other.size_bytes
-        return room_bytes

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count
 
-from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ProtocolError, RpcError
+from eps.errors import EpsError, PeerUnavailableError, ProtocolError, RpcError
 from eps.net.arrays.api import Handler, Message, ReplyTo
 from eps.net.arrays.traffic import TRAFFIC
 
@@ -117,25 +117,6 @@ class PendingRequests:
             future = self._futures.pop(request_id, None)
             if future is not None:
                 future.set_exception(PeerUnavailableError(reason))
-
-
-def wait_for(future: Future[Message], peer: str, timeout_s: float) -> Message:
-    """Return the reply that a future of a connection brings.
-
-    Raises
-    ------
-    DeadlineError
-        It did not come in time.
-    EpsError
-        What the handler raised.
-    """
-    try:
-        return future.result(timeout_s)
-    except TimeoutError:
-        # A handler's own DeadlineError is a TimeoutError as well.
-        if future.done():
-            raise
-        raise DeadlineError(f"{peer} did not answer within {timeout_s:g} s") from None
 
 
 class Reply:

@@ -29,7 +29,7 @@ from eps.errors import (
 )
 from eps.net.arrays.api import Handler, Limits, Message
 from eps.net.arrays.arena import Arena
-from eps.net.arrays.frames import Kind, whole
+from eps.net.arrays.frames import FIRST, HEAD_START, Kind, described_lengths, parse_frame_header, whole
 from eps.net.arrays.handshake import (
     ANSWER_BYTES,
     CHALLENGE_BYTES,
@@ -57,6 +57,9 @@ _JOIN_S = 5.0
 # Looking a member of an enumeration up takes ten times as long.
 _REPLY = Kind.REPLY
 _BACKLOG = 512
+#: What a listener may say when it greets, in bytes.
+MOST_HELLO_BYTES = 16 * 1024
+_HELLO_LIMITS = Limits(max_header_bytes=MOST_HELLO_BYTES, max_arrays=0)
 #: Connections whose handshake is under way: the oldest is ended for another, as strangers cannot take more threads.
 _MOST_STRANGERS = 64
 
@@ -113,7 +116,7 @@ class SocketVan:
                 return self.arena.array(shape, dtype)
         return np.empty(shape, dtype)
 
-    def listen(self, handler: Handler, host: str = "127.0.0.1", port: int = 0) -> SocketListener:
+    def listen(self, handler: Handler, host: str = "127.0.0.1", port: int = 0, hello: bytes = b"") -> SocketListener:
         """Take connections; ``host`` may be the name of an abstract Unix socket, with ``@`` before it."""
         address = Address(host, port)
         if self.transport == TCP:
@@ -137,7 +140,7 @@ class SocketVan:
         except OSError as error:
             listening.close()
             raise ConfigError(f"cannot listen on {address}: {error}") from error
-        return SocketListener(self, listening, address, handler)
+        return SocketListener(self, listening, address, handler, hello)
 
     def connect(self, address: Address, timeout_s: float = 10.0) -> SocketConnection:
         """Connect to a listener; a refused connection fails at once, whatever ``timeout_s`` is."""
@@ -155,19 +158,19 @@ class SocketVan:
             # The last two: a name or a port, of whoever offers it, that is none.
             raise PeerUnavailableError(f"nobody listens on {address}: {error}") from error
         try:
-            wire = self._greet(sock, deadline_s)
+            wire, hello = self._greet(sock, deadline_s)
         except EpsError as error:
             sock.close()
             raise type(error)(f"{address}: {error}") from error
         except OSError as error:
             sock.close()
             raise PeerUnavailableError(f"{address} ended the connection: {error}") from error
-        return SocketConnection(wire, str(address), self.transport, self.limits, self.arena)
+        return SocketConnection(wire, str(address), self.transport, self.limits, self.arena, hello)
 
     def _unix_path(self, address: Address) -> SocketPath:
         return self.security.socket_path(address) if address.is_unix else SocketPath("\0" + address.host[1:])
 
-    def _greet(self, sock: socket.socket, deadline_s: float) -> Wire:
+    def _greet(self, sock: socket.socket, deadline_s: float) -> tuple[Wire, bytes]:
         context = self.security.ssl_context(server_side=False)
         if context is not None:
             sock.settimeout(max(0.001, deadline_s - time.monotonic()))
@@ -179,15 +182,29 @@ class SocketVan:
             sock.close()
             raise
 
-    def _prove(self, sock: socket.socket, deadline_s: float) -> Wire:
+    def _prove(self, sock: socket.socket, deadline_s: float) -> tuple[Wire, bytes]:
         handshake = ConnectorHandshake(self.security.token, self.transport)
         sock.sendall(handshake.challenge())
         sock.sendall(handshake.proof(receive_exactly(sock, ANSWER_BYTES, deadline_s)))
-        greeting = b"".join(bytes(piece) for piece in whole(Message(), 0, Kind.HELLO))
         # It has proved the same token: where it ends here, it is closing or full.
-        if receive_exactly(sock, len(greeting), deadline_s) != greeting:
-            raise ProtocolError("the listener does not greet as one")
-        return _wire_of(sock, self.transport)
+        hello = _hello_of(sock, deadline_s)
+        return _wire_of(sock, self.transport), hello
+
+
+def _hello_of(sock: socket.socket, deadline_s: float) -> bytes:
+    """Return what a listener says when it greets."""
+    head = receive_exactly(sock, HEAD_START, deadline_s)
+    try:
+        _, flags, request_id, _ = parse_frame_header(head, {int(Kind.HELLO): Kind.HELLO})
+        hello_bytes, _ = described_lengths(head, _HELLO_LIMITS)
+    except FrameError as error:
+        raise ProtocolError(f"the listener does not greet as one: {error}") from None
+    said = b"" if not hello_bytes else receive_exactly(sock, hello_bytes, deadline_s)
+    if (flags, request_id) != (FIRST, 0) or head + said != b"".join(
+        bytes(piece) for piece in whole(Message(said), 0, Kind.HELLO)
+    ):
+        raise ProtocolError("the listener does not greet as one")
+    return said
 
 
 def _connect_tcp(address: Address, timeout_s: float) -> socket.socket:
@@ -233,9 +250,18 @@ def peer_uid(sock: socket.socket) -> int | None:
 
 
 class SocketListener:
-    """A listening socket, and a thread for each connection to it."""
+    """A listening socket, and a thread for each connection to it.
 
-    def __init__(self, van: SocketVan, listening: socket.socket, address: Address, handler: Handler) -> None:
+    Attributes
+    ----------
+    hello : bytes
+        What members hear when they connect, at most :data:`MOST_HELLO_BYTES`.
+    """
+
+    def __init__(
+        self, van: SocketVan, listening: socket.socket, address: Address, handler: Handler, hello: bytes
+    ) -> None:
+        self.hello = hello
         self._van = van
         self._listening = listening
         self._address = address
@@ -333,7 +359,7 @@ class SocketListener:
             wrapped.sendall(handshake.answer(receive_exactly(wrapped, CHALLENGE_BYTES, deadline_s)))
             handshake.check(receive_exactly(wrapped, PROOF_BYTES, deadline_s))
             wrapped.settimeout(max(0.001, deadline_s - time.monotonic()))
-            wrapped.sendall(b"".join(bytes(piece) for piece in whole(Message(), 0, Kind.HELLO)))
+            wrapped.sendall(b"".join(bytes(piece) for piece in whole(Message(self.hello), 0, Kind.HELLO)))
             return _wire_of(wrapped, self._van.transport)
         except (EpsError, OSError, ValueError) as error:
             self._refusals.warning("a connection to %s is refused: %s", self._address, error)

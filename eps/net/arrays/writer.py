@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from eps.errors import DeadlineError
 from eps.net.arrays.api import Limits
-from eps.net.arrays.room import await_room
 from eps.net.arrays.wires import LEAST_BYTES, STALL_S, Buffer, Progress, Wire, advanced
 
 logger = logging.getLogger(__name__)
@@ -184,9 +184,18 @@ class StreamWriter:
     def _await_room(self, size_bytes: int) -> None:
         if not self.waiting_bytes or self.waiting_bytes + size_bytes <= self._max_bytes:
             return
+        deadline_s = time.monotonic() + self._patience_s
         try:
             self._on_waiting(1)
-            await_room(self._changed, lambda: self.waiting_bytes, size_bytes, self._max_bytes, self._patience_s)
+            # One message always may wait, however long it is.
+            while self.waiting_bytes and self.waiting_bytes + size_bytes > self._max_bytes:
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    raise DeadlineError(
+                        f"waited {self._patience_s:g} s for room for {size_bytes} bytes: {self.waiting_bytes} bytes "
+                        f"wait to be sent to this peer, and {self._max_bytes} is the limit"
+                    )
+                self._changed.wait(left_s)
         finally:
             self._on_waiting(-1)
 

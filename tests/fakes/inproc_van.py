@@ -1,4 +1,4 @@
-"""A van within one process: for tests, and for jobs that run in one process.  L2.
+"""A van within one process.
 
 Arrays are copied once, when they are handed over, so that both ends own theirs as they do between processes.
 """
@@ -14,10 +14,10 @@ from queue import SimpleQueue
 import numpy as np
 
 from eps.core.types import Address
-from eps.errors import ConfigError, EpsError, PeerUnavailableError
+from eps.errors import ConfigError, DeadlineError, EpsError, PeerUnavailableError
 from eps.net.arrays.api import Handler, Limits, Message
 from eps.net.arrays.frames import check_message
-from eps.net.arrays.pending import PendingRequests, Reply, handle, wait_for
+from eps.net.arrays.pending import PendingRequests, Reply, handle
 from eps.net.arrays.seals import sealed, unsealed
 from eps.net.calls.error_codec import decode_error, encode_error
 
@@ -135,7 +135,14 @@ class InProcessConnection:
 
     def call(self, message: Message, timeout_s: float) -> Message:
         """Send a request and wait for its reply."""
-        return wait_for(self.request(message), str(self._listener.address), timeout_s)
+        future = self.request(message)
+        try:
+            return future.result(timeout_s)
+        except TimeoutError:
+            # A handler's own DeadlineError is a TimeoutError as well.
+            if future.done():
+                raise
+            raise DeadlineError(f"{self._listener.address} did not answer within {timeout_s:g} s") from None
 
     def close(self) -> None:
         """Fail what is outstanding and end the thread."""
