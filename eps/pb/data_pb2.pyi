@@ -7,29 +7,41 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class PartitionPush(_message.Message):
-    __slots__ = ("partition", "clock", "splits", "samples", "keyset", "has_keys", "raw_splits", "raw_blocks", "raw_lengths", "form")
-    PARTITION_FIELD_NUMBER: _ClassVar[int]
+class Pushes(_message.Message):
+    __slots__ = ("clock", "splits", "samples", "partitions", "keysets", "sums", "maxima", "extras")
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
-    KEYSET_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    KEYSETS_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    MAXIMA_FIELD_NUMBER: _ClassVar[int]
+    EXTRAS_FIELD_NUMBER: _ClassVar[int]
+    clock: int
+    splits: _containers.RepeatedScalarFieldContainer[int]
+    samples: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    keysets: _containers.RepeatedScalarFieldContainer[bytes]
+    sums: _containers.RepeatedScalarFieldContainer[int]
+    maxima: _containers.RepeatedScalarFieldContainer[int]
+    extras: _containers.RepeatedCompositeFieldContainer[PushExtra]
+    def __init__(self, clock: _Optional[int] = ..., splits: _Optional[_Iterable[int]] = ..., samples: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., keysets: _Optional[_Iterable[bytes]] = ..., sums: _Optional[_Iterable[int]] = ..., maxima: _Optional[_Iterable[int]] = ..., extras: _Optional[_Iterable[_Union[PushExtra, _Mapping]]] = ...) -> None: ...
+
+class PushExtra(_message.Message):
+    __slots__ = ("index", "has_keys", "raw_splits", "raw_blocks", "raw_lengths", "form")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
     HAS_KEYS_FIELD_NUMBER: _ClassVar[int]
     RAW_SPLITS_FIELD_NUMBER: _ClassVar[int]
     RAW_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     RAW_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     FORM_FIELD_NUMBER: _ClassVar[int]
-    partition: int
-    clock: int
-    splits: _containers.RepeatedScalarFieldContainer[int]
-    samples: int
-    keyset: bytes
+    index: int
     has_keys: bool
     raw_splits: _containers.RepeatedScalarFieldContainer[int]
     raw_blocks: _containers.RepeatedScalarFieldContainer[int]
     raw_lengths: _containers.RepeatedScalarFieldContainer[int]
     form: Form
-    def __init__(self, partition: _Optional[int] = ..., clock: _Optional[int] = ..., splits: _Optional[_Iterable[int]] = ..., samples: _Optional[int] = ..., keyset: _Optional[bytes] = ..., has_keys: _Optional[bool] = ..., raw_splits: _Optional[_Iterable[int]] = ..., raw_blocks: _Optional[_Iterable[int]] = ..., raw_lengths: _Optional[_Iterable[int]] = ..., form: _Optional[_Union[Form, _Mapping]] = ...) -> None: ...
+    def __init__(self, index: _Optional[int] = ..., has_keys: _Optional[bool] = ..., raw_splits: _Optional[_Iterable[int]] = ..., raw_blocks: _Optional[_Iterable[int]] = ..., raw_lengths: _Optional[_Iterable[int]] = ..., form: _Optional[_Union[Form, _Mapping]] = ...) -> None: ...
 
 class Form(_message.Message):
     __slots__ = ("length", "changed_only", "float16", "scale")
@@ -43,45 +55,31 @@ class Form(_message.Message):
     scale: float
     def __init__(self, length: _Optional[int] = ..., changed_only: _Optional[bool] = ..., float16: _Optional[bool] = ..., scale: _Optional[float] = ...) -> None: ...
 
-class PartitionPull(_message.Message):
-    __slots__ = ("partition", "min_clock", "keyset", "has_keys", "have_version")
-    PARTITION_FIELD_NUMBER: _ClassVar[int]
+class Pulls(_message.Message):
+    __slots__ = ("min_clock", "partitions", "keysets", "have_versions", "with_keys")
     MIN_CLOCK_FIELD_NUMBER: _ClassVar[int]
-    KEYSET_FIELD_NUMBER: _ClassVar[int]
-    HAS_KEYS_FIELD_NUMBER: _ClassVar[int]
-    HAVE_VERSION_FIELD_NUMBER: _ClassVar[int]
-    partition: int
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    KEYSETS_FIELD_NUMBER: _ClassVar[int]
+    HAVE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    WITH_KEYS_FIELD_NUMBER: _ClassVar[int]
     min_clock: int
-    keyset: bytes
-    has_keys: bool
-    have_version: int
-    def __init__(self, partition: _Optional[int] = ..., min_clock: _Optional[int] = ..., keyset: _Optional[bytes] = ..., has_keys: _Optional[bool] = ..., have_version: _Optional[int] = ...) -> None: ...
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    keysets: _containers.RepeatedScalarFieldContainer[bytes]
+    have_versions: _containers.RepeatedScalarFieldContainer[int]
+    with_keys: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, min_clock: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., keysets: _Optional[_Iterable[bytes]] = ..., have_versions: _Optional[_Iterable[int]] = ..., with_keys: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Exchange(_message.Message):
-    __slots__ = ("pushes", "pulls", "packed_sums", "packed_maxima", "push_partitions", "push_keysets", "pull_partitions", "pull_keysets", "pull_have_versions", "incarnation", "results")
+    __slots__ = ("pushes", "pulls", "incarnation", "results")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     PULLS_FIELD_NUMBER: _ClassVar[int]
-    PACKED_SUMS_FIELD_NUMBER: _ClassVar[int]
-    PACKED_MAXIMA_FIELD_NUMBER: _ClassVar[int]
-    PUSH_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    PUSH_KEYSETS_FIELD_NUMBER: _ClassVar[int]
-    PULL_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    PULL_KEYSETS_FIELD_NUMBER: _ClassVar[int]
-    PULL_HAVE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
-    pushes: _containers.RepeatedCompositeFieldContainer[PartitionPush]
-    pulls: _containers.RepeatedCompositeFieldContainer[PartitionPull]
-    packed_sums: _containers.RepeatedScalarFieldContainer[int]
-    packed_maxima: _containers.RepeatedScalarFieldContainer[int]
-    push_partitions: _containers.RepeatedScalarFieldContainer[int]
-    push_keysets: _containers.RepeatedScalarFieldContainer[bytes]
-    pull_partitions: _containers.RepeatedScalarFieldContainer[int]
-    pull_keysets: _containers.RepeatedScalarFieldContainer[bytes]
-    pull_have_versions: _containers.RepeatedScalarFieldContainer[int]
+    pushes: _containers.RepeatedCompositeFieldContainer[Pushes]
+    pulls: _containers.RepeatedCompositeFieldContainer[Pulls]
     incarnation: int
     results: _containers.RepeatedCompositeFieldContainer[_control_pb2.ClockReported]
-    def __init__(self, pushes: _Optional[_Iterable[_Union[PartitionPush, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PartitionPull, _Mapping]]] = ..., packed_sums: _Optional[_Iterable[int]] = ..., packed_maxima: _Optional[_Iterable[int]] = ..., push_partitions: _Optional[_Iterable[int]] = ..., push_keysets: _Optional[_Iterable[bytes]] = ..., pull_partitions: _Optional[_Iterable[int]] = ..., pull_keysets: _Optional[_Iterable[bytes]] = ..., pull_have_versions: _Optional[_Iterable[int]] = ..., incarnation: _Optional[int] = ..., results: _Optional[_Iterable[_Union[_control_pb2.ClockReported, _Mapping]]] = ...) -> None: ...
+    def __init__(self, pushes: _Optional[_Iterable[_Union[Pushes, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[Pulls, _Mapping]]] = ..., incarnation: _Optional[int] = ..., results: _Optional[_Iterable[_Union[_control_pb2.ClockReported, _Mapping]]] = ...) -> None: ...
 
 class PushResult(_message.Message):
     __slots__ = ("partition", "have", "accepted", "refusal")
@@ -126,24 +124,24 @@ class Refusal(_message.Message):
     def __init__(self, retry: _Optional[bool] = ..., membership: _Optional[_Union[_control_pb2.Membership, _Mapping]] = ..., unknown_keyset: _Optional[bool] = ..., error: _Optional[str] = ..., passed: _Optional[bool] = ...) -> None: ...
 
 class ExchangeReply(_message.Message):
-    __slots__ = ("pushes", "pulls", "packed_exponents", "accepted", "served", "served_clocks", "served_versions", "packed_values")
-    PUSHES_FIELD_NUMBER: _ClassVar[int]
-    PULLS_FIELD_NUMBER: _ClassVar[int]
-    PACKED_EXPONENTS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("accepted", "pushes", "served", "served_clocks", "served_versions", "packed_values", "pulls", "packed_exponents")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
     SERVED_FIELD_NUMBER: _ClassVar[int]
     SERVED_CLOCKS_FIELD_NUMBER: _ClassVar[int]
     SERVED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     PACKED_VALUES_FIELD_NUMBER: _ClassVar[int]
-    pushes: _containers.RepeatedCompositeFieldContainer[PushResult]
-    pulls: _containers.RepeatedCompositeFieldContainer[PullResult]
-    packed_exponents: _containers.RepeatedScalarFieldContainer[int]
+    PULLS_FIELD_NUMBER: _ClassVar[int]
+    PACKED_EXPONENTS_FIELD_NUMBER: _ClassVar[int]
     accepted: _containers.RepeatedScalarFieldContainer[int]
+    pushes: _containers.RepeatedCompositeFieldContainer[PushResult]
     served: _containers.RepeatedScalarFieldContainer[int]
     served_clocks: _containers.RepeatedScalarFieldContainer[int]
     served_versions: _containers.RepeatedScalarFieldContainer[int]
     packed_values: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, pushes: _Optional[_Iterable[_Union[PushResult, _Mapping]]] = ..., pulls: _Optional[_Iterable[_Union[PullResult, _Mapping]]] = ..., packed_exponents: _Optional[_Iterable[int]] = ..., accepted: _Optional[_Iterable[int]] = ..., served: _Optional[_Iterable[int]] = ..., served_clocks: _Optional[_Iterable[int]] = ..., served_versions: _Optional[_Iterable[int]] = ..., packed_values: _Optional[_Iterable[int]] = ...) -> None: ...
+    pulls: _containers.RepeatedCompositeFieldContainer[PullResult]
+    packed_exponents: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, accepted: _Optional[_Iterable[int]] = ..., pushes: _Optional[_Iterable[_Union[PushResult, _Mapping]]] = ..., served: _Optional[_Iterable[int]] = ..., served_clocks: _Optional[_Iterable[int]] = ..., served_versions: _Optional[_Iterable[int]] = ..., packed_values: _Optional[_Iterable[int]] = ..., pulls: _Optional[_Iterable[_Union[PullResult, _Mapping]]] = ..., packed_exponents: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionSnapshot(_message.Message):
     __slots__ = ("plan_id", "partition", "sequence", "completed", "next_clock", "applied", "duplicates_refused", "keysets")
