@@ -2,7 +2,8 @@
 
 A byte of new memory is expensive the first time that it is touched, far more than to send, to check and to copy it.  So
 that is done before the partitions are sent, while the job trains and nothing waits, by a thread that yields to others;
-and what arrives is kept where it was received, or copied once, into memory that is ready.
+and what arrives is kept where it was received, or copied once, into memory that is ready.  Without memory that is ready
+the arrival of 240 MB takes 9 to 20 times as long (a virtual machine; 2 to 9 s against 0.25 to 0.55 s).
 
 Source: EPS §3.1.2 (server-to-server transmission beside training), Fig. 6 (the new server is prepared first).
 """

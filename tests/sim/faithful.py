@@ -38,6 +38,7 @@ from tests.sim.wire import (
     Exchange,
     Failed,
     Fenced,
+    Passed,
     Promote,
     Pull,
     Push,
@@ -176,8 +177,8 @@ class Pending:
         self._taken_in = self._hurried = self._answered = False
 
     def settle(self, number: int, answer: object) -> None:
-        accepted = isinstance(answer, Pushed) and answer.accepted
-        self._hurried |= isinstance(answer, Stale | Failed | Again) or (isinstance(answer, Pushed) and not accepted)
+        refused = isinstance(answer, Stale | Failed | Again | Passed)
+        self._hurried |= refused or (isinstance(answer, Pushed) and not answer.accepted)
         self._answers[number] = answer
         self._maybe_answer()
 
