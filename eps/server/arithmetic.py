@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 SHARED_BYTES = 1 << 20
 
 Command = s.Accumulate | s.StepPartition
-#: Commands of one partition, with their positions in the run.
+#: Commands of one partition, with their positions in the run, and whether the step follows a sum.
 Group = list[tuple[int, Command, bool]]
 
 
@@ -65,9 +65,13 @@ class Arithmetic:
         Exception
             The first command that failed, by position; later ones of its partition were not tried.
         """
+        if self._helper is None or not _pays(commands):
+            return [
+                _carry_out(command, stores[command.partition], _is_last(commands, position))
+                for position, command in enumerate(commands)
+            ]
         found: list[UpdateData | None] = [None] * len(commands)
-        shares = self._helper is not None and _pays(commands)
-        groups = deque(_by_partition(commands) if shares else [_in_order(commands)])
+        groups = deque(_by_partition(commands))
         errors: dict[int, Exception] = {}
 
         def work() -> None:
@@ -84,12 +88,11 @@ class Arithmetic:
                         break
 
         helps = None
-        if self._helper is not None and len(groups) > 1:
-            try:
-                helps = self._helper.submit(work)
-            except RuntimeError as error:
-                # The system has no thread, or the server ends.  Should it be begun all the same, nothing waits for it.
-                logger.debug("no second thread helps: %s", error)
+        try:
+            helps = self._helper.submit(work)
+        except RuntimeError as error:
+            # The system has no thread, or the server ends.  Should it be begun all the same, nothing waits for it.
+            logger.debug("no second thread helps: %s", error)
         work()
         # If it has not begun by now, nothing is left for it; if it has, it finishes its last partition.
         if helps is not None and not helps.cancel():
@@ -116,19 +119,18 @@ def _part(command: s.Accumulate) -> PushPart:
     return command.request.part
 
 
-def _in_order(commands: Sequence[Command]) -> Group:
-    """Return commands with their positions, and whether the step of their partition comes next."""
-    following = [*commands[1:], None]
-    return [
-        (position, command, isinstance(after, s.StepPartition) and after.partition == command.partition)
-        for position, (command, after) in enumerate(zip(commands, following, strict=True))
-    ]
+def _is_last(commands: Sequence[Command], position: int) -> bool:
+    """Return whether the step of its partition follows a sum."""
+    if position + 1 == len(commands):
+        return False
+    after = commands[position + 1]
+    return isinstance(after, s.StepPartition) and after.partition == commands[position].partition
 
 
 def _by_partition(commands: Sequence[Command]) -> list[Group]:
     groups: dict[int, Group] = {}
-    for entry in _in_order(commands):
-        groups.setdefault(entry[1].partition, []).append(entry)
+    for position, command in enumerate(commands):
+        groups.setdefault(command.partition, []).append((position, command, _is_last(commands, position)))
     return list(groups.values())
 
 
@@ -137,7 +139,7 @@ def _pays(commands: Sequence[Command]) -> bool:
 
     Before a clock is complete other workers compute, and a second core would be taken from them.
     """
-    if sum(isinstance(command, s.StepPartition) for command in commands) < 2:
+    if len(commands) < 4 or sum([isinstance(command, s.StepPartition) for command in commands]) < 2:
         return False
     sums = (command for command in commands if isinstance(command, s.Accumulate))
     return sum(_part(command).total.nbytes for command in sums) >= SHARED_BYTES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -26,10 +25,6 @@ from eps.server.pending import Later, PassedOn, PullRequest, PushRequest, Transf
 
 #: Commands that are carried out in runs.
 SUMS = (s.Accumulate, s.StepPartition)
-
-
-def _is_sum(command: s.ServerCommand) -> bool:
-    return type(command) in SUMS
 
 
 class Commands:
@@ -98,12 +93,17 @@ class Commands:
 
     def run(self, commands: Sequence[s.ServerCommand]) -> None:
         """Carry out commands in their order; a run of sums and steps is computed together."""
-        for are_sums, run in groupby(commands, _is_sum):
-            if are_sums:
-                self._add_and_step(list(run))  # type: ignore[arg-type]
+        sums: list[Command] = []
+        for command in commands:
+            if isinstance(command, SUMS):
+                sums.append(command)
                 continue
-            for command in run:
-                self.table[type(command)](command)
+            if sums:
+                self._add_and_step(sums)
+                sums = []
+            self.table[type(command)](command)
+        if sums:
+            self._add_and_step(sums)
         # They have been queued.
         self._followers.forget_updates()
 

@@ -321,8 +321,8 @@ def test_every_port_of_a_member_stands_garbage() -> None:
         van = NegotiatedVan(TOKEN, limits=LIMITS)
         listener = van.listen(echo)
         good = van.connect(listener.address, DEADLINE_S)
-        greeted = SocketVan("tcp", TOKEN).connect(listener.address, DEADLINE_S)
-        meeting = pb.Meeting.FromString(greeted.hello)
+        greeted, hello = SocketVan("tcp", TOKEN).meet(listener.address, DEADLINE_S)
+        meeting = pb.Meeting.FromString(hello)
         greeted.close()
         ways = {offer.transport: Address(offer.host, offer.port) for offer in meeting.offers}
         assert ways.keys() == {"shm", "unix", "tcp"}

@@ -133,11 +133,11 @@ class NegotiatedVan:
     def connect(self, address: Address, timeout_s: float = 10.0) -> Connection:
         """Connect in the best way there is."""
         deadline_s = time.monotonic() + timeout_s
-        first = self._vans[self._front].connect(address, timeout_s)
+        first, hello = self._vans[self._front].meet(address, timeout_s)
         found: SocketConnection | None = None
         reasons: list[str] = []
         try:
-            for way, place in self._ways_to(first):
+            for way, place in self._ways_to(hello):
                 if place is None:
                     found = first
                     break
@@ -162,8 +162,8 @@ class NegotiatedVan:
         self.on_reached(address, found.transport)
         return found
 
-    def _ways_to(self, first: SocketConnection) -> Sequence[tuple[str, Address | None]]:
-        """Return the ways to try, best first, and where; no place is that of ``first``.
+    def _ways_to(self, hello: bytes) -> Sequence[tuple[str, Address | None]]:
+        """Return the ways to try, best first, and where; no place is the connection that brought ``hello``.
 
         Raises
         ------
@@ -171,7 +171,7 @@ class NegotiatedVan:
             The listener does not say how it can be reached.
         """
         try:
-            meeting = pb.Meeting.FromString(first.hello)
+            meeting = pb.Meeting.FromString(hello)
         except DecodeError as error:
             raise ProtocolError(f"a listener does not say how it can be reached: {error}") from error
         here = self._security.is_local or (meeting.host_id != "" and meeting.host_id == host_id())

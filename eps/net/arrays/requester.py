@@ -50,15 +50,10 @@ class SocketConnection:
     transport : str
     arena : Arena or None
         Shared memory, where the transport has it.
-    hello : bytes
-        What the listener said when it greeted.
     """
 
-    def __init__(
-        self, wire: Wire, peer: str, transport: str, limits: Limits, arena: Arena | None, hello: bytes = b""
-    ) -> None:
+    def __init__(self, wire: Wire, peer: str, transport: str, limits: Limits, arena: Arena | None) -> None:
         self.transport = transport
-        self.hello = hello
         self._wire = wire
         self._peer = peer
         self._pending = PendingRequests()

@@ -144,6 +144,10 @@ class SocketVan:
 
     def connect(self, address: Address, timeout_s: float = 10.0) -> SocketConnection:
         """Connect to a listener; a refused connection fails at once, whatever ``timeout_s`` is."""
+        return self.meet(address, timeout_s)[0]
+
+    def meet(self, address: Address, timeout_s: float = 10.0) -> tuple[SocketConnection, bytes]:
+        """Connect as :meth:`connect`; return the connection, and what the listener said when it greeted."""
         deadline_s = time.monotonic() + timeout_s
         unix = address.is_unix or address.host.startswith("@")
         if unix == (self.transport == TCP):
@@ -165,7 +169,7 @@ class SocketVan:
         except OSError as error:
             sock.close()
             raise PeerUnavailableError(f"{address} ended the connection: {error}") from error
-        return SocketConnection(wire, str(address), self.transport, self.limits, self.arena, hello)
+        return SocketConnection(wire, str(address), self.transport, self.limits, self.arena), hello
 
     def _unix_path(self, address: Address) -> SocketPath:
         return self.security.socket_path(address) if address.is_unix else SocketPath("\0" + address.host[1:])
