@@ -6,7 +6,7 @@ next step nothing changes it, which is as long as the workers compute; so most o
 
 Files are written and synced on one thread of lower priority, without the server's lock.
 
-Training needs none of it: whatever goes wrong here, of whatever kind, fails the checkpoint, is reported as
+Training needs none of it: any error here fails the checkpoint, is reported as
 ``CheckpointPartFailed``, and ends neither that thread nor the server.
 """
 

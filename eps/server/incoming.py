@@ -34,7 +34,7 @@ _SMALL_KEYS = 16 << 10
 MOST_READY_BYTES = MOST_IDLE_BYTES
 #: How long a plan waits for it: on a busy machine training may leave little time.
 MOST_READY_S = 5.0
-#: Of the thread that touches memory: whoever trains goes first.
+#: Of the thread that touches memory: training goes first.
 _NICE = 19
 #: A copied piece is still in the cache when it gets its checksum.
 _PIECE_BYTES = 1 << 18
@@ -133,7 +133,7 @@ def take_in(message: Message, van: Van) -> tuple[list[np.ndarray], str]:
     Parameters
     ----------
     message : Message
-        As it was received.  Nobody else may use its arrays afterwards.
+        As it was received.  The caller does not use its arrays afterwards.
     van : Van
 
     Returns

@@ -64,7 +64,7 @@ class Server:
         self._shell = ServerShell(runtime, self.name, self._van, session.report)
         self._ready.set()
         logger.info("S[%s] M ready at %s", self.name, listener.address)
-        # Nobody needs anything of it after that, so the end of the process is nearly all the tidying there is.
+        # No member needs anything of it after that: the end of the process gives nearly everything back.
         self._ended.wait()
         self._shell.end_writing()
         self._say_end()

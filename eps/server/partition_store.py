@@ -6,7 +6,7 @@ they are answered.
 
 Memory: parameters, slots, the memory of the clock's sum, and the version before, which goes when the next clock
 begins: the first contribution of a clock proves that every partition completed the clock before (its sender pulled all
-of them), so that nobody can need the version before any more.  A step goes over them once, in parts that fit into the
+of them), so that no worker needs the version before any more.  A step goes over them once, in parts that fit into the
 cache.
 
 Source: EPS §2.2 Fig. 1c (steps of a server); design section 5; reproducible.md; performance.md section 3.
@@ -359,7 +359,7 @@ class PartitionStore:
         self._count(splits)
 
     def snapshot(self) -> tuple[tuple[np.ndarray, ...], int]:
-        """Return (arrays, size_bytes): the partition as an opaque blob that nobody changes later."""
+        """Return (arrays, size_bytes): the partition as an opaque blob that is never changed later."""
         self._write_back()
         last = self.last if self.last is not None else np.empty(0, np.int32)
         state = np.array([self.clock, self.version], np.int64)
@@ -416,7 +416,7 @@ class PartitionStore:
     # ---- reading
 
     def pull(self, clock: int, part: PullPart) -> tuple[np.ndarray, np.ndarray]:
-        """Return (values, exponents) of ``clock``; arrays that nobody changes later.
+        """Return (values, exponents) of ``clock``; arrays that are never changed later.
 
         Parameters
         ----------

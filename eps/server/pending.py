@@ -98,7 +98,7 @@ class PendingExchange:
         self._later.append(self)
 
     def send(self) -> None:
-        """Send the answer; outside the server's lock, because whoever gets it runs at once, and may be in the way.
+        """Send the answer; outside the server's lock, because the requester runs at once, and may be in the way.
 
         Never raises: the calling thread usually serves another requester.
         """

@@ -66,7 +66,7 @@ class Rows:
             return row.memory[at : at + stop - start]
 
     def go_back(self) -> None:
-        """Begin anew with whatever clock comes next, also an earlier one."""
+        """Start over with the clock that comes next, also an earlier one."""
         self._clock = None
 
     def _divided(self) -> dict[int, tuple[_Row, int]]:

@@ -354,7 +354,7 @@ class ServerShell:
             message = x.build_exchange(pushes, pulls, self._runtime.lean, incarnation=part.incarnation)
             future = self._peers.to(part.to).request(message)
         except Exception as error:
-            # Whatever it is: a part without an answer would keep this server from being released.
+            # Of any kind: a part without an answer would keep this server from being released.
             self._relay(request, error)
             return
         # Callbacks run on a thread of the connection and must not wait for the lock.

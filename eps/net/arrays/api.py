@@ -9,12 +9,12 @@ another and a reply back.  Implementations plug in here and nowhere else; one is
 2.  Many requests may be outstanding on a connection, and replies may come in any order.
 3.  A received array is C-contiguous and aligned to its items; one that was copied starts on a 64-byte boundary.  It
     may lie in the sender's memory, and is read-only then: those of a request are valid until it is answered, those of
-    a reply as long as somebody has them.  Whoever wants to keep or change one makes a copy.
+    a reply as long as they are referenced.  A handler that keeps or changes one makes a copy.
 4.  A van may read the arrays of a message after ``request`` or ``send`` has returned, without a copy of its own.
     The sender leaves them unchanged: those of a request until its future is done, those of a reply for good.
     Give :meth:`Message.copied` where that cannot be promised.  Arrays of :meth:`Van.empty` travel with the fewest
     copies that the transport allows.
-5.  Whatever a peer sends, at most its own connection is lost.
+5.  A peer that sends nonsense loses at most its own connection.
 6.  Both ends know that the other belongs to the job before a message is taken.
 7.  A message with a :class:`Seal` travels with a checksum of header and arrays, which says what left; whether that is
     what came is for the receiver to judge.
@@ -193,7 +193,7 @@ class Van(Protocol):
         Raises
         ------
         PeerUnavailableError
-            Nobody listens there, or did not answer within ``timeout_s`` seconds.
+            No process listens there, or it did not answer within ``timeout_s`` seconds.
         ProtocolError
             The listener refuses us.
         """

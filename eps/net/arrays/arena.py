@@ -164,7 +164,7 @@ class _Block:
         # May run anywhere, also inside the arena's own lock: it leaves a note, and waits for nothing.
         self._notes.freed.append((*self._place, self.readers))
         if self._notes.resting:
-            # Nobody will ask the arena, which is when it looks at them.
+            # No array will be asked for, which is when the arena looks at them.
             self._notes.collect()
 
 
@@ -211,7 +211,7 @@ class Arena:
         self._busy_bytes = self._most_busy_bytes = self._most_before_bytes = 0
         self._most_until_s = 0.0
         self._notes = _Notes(self)
-        #: Blocks of slabs that somebody may still be reading.
+        #: Blocks of slabs that a peer may still be reading.
         self._read: list[_Freed] = []
         #: Where segments begin, ascending, and the segments.  Never changed, always replaced: read without the lock.
         self._table: tuple[list[int], list[weakref.ref[Segment]]] = ([], [])
@@ -371,7 +371,7 @@ class Arena:
             if not segment.used_bytes:
                 self._busy_bytes -= segment.size_bytes
             if readers and segment.dedicated:
-                # Somebody may be reading it: it goes as a whole, and the other peers are told that it is gone.
+                # A peer may be reading it: it goes as a whole, and the other peers are told that it is gone.
                 self._tell_gone(segment)
                 continue
             if readers:
@@ -415,7 +415,7 @@ class Arena:
             if (kept := [place for place in places if place[0].number not in going])
         }
         self._extents = [extent for extent in self._extents if extent[1] not in going]
-        # Whoever still reads has it mapped.
+        # A peer that still reads has it mapped.
         self._read = [note for note in self._read if note[0].number not in going]
         for number in going:
             self._slabs.pop(number, None)

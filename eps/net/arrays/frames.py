@@ -297,7 +297,7 @@ def parse_description(description: bytes, lending: bool) -> Description:
             raise FrameError(_wrong_array(number, ndim, place))
         dtype, shape = DTYPES[number], tuple(lengths[:ndim])
         size_bytes = math.prod(shape) * dtype.itemsize
-        # A length of 0 makes an array of no bytes whatever the others are; NumPy multiplies those all the same.
+        # A length of 0 makes an array of no bytes, with any others; NumPy multiplies those all the same.
         if size_bytes == 0 and math.prod([max(length, 1) for length in shape]) * dtype.itemsize >= 1 << 62:
             raise FrameError(f"an array of shape {shape} is beyond any memory")
         end += -end % ALIGNMENT_BYTES

@@ -11,7 +11,7 @@ A proof is an HMAC with the token as its key; it names the role and the transpor
 its own challenge, and nothing can be relayed from one transport to another.  The token itself never travels.
 
 Source: the challenge-response of RFC 5802 (SCRAM) and RFC 2195, with mutual proof.  Deviation: no channel binding:
-against somebody who can change packets on the way there is TLS.
+against an attacker who can change packets on the way there is TLS.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Peers:
         Raises
         ------
         PeerUnavailableError
-            Nobody listens there.
+            No process listens there.
         """
         with self._lock:
             found = self._connections.get(address)

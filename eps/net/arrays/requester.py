@@ -1,9 +1,9 @@
-"""The requesting end of a socket connection: whoever waits for a reply reads it.  L2.
+"""The requesting end of a socket connection: the thread that waits for a reply reads it.  L2.
 
 A thread of its own that read replies would cost two switches of thread for each of them, more than the round trip of a
 small message.  So :meth:`SocketConnection.call` and :class:`eps.net.arrays.replies.Replies` read on the waiting thread,
-and a reader thread reads only for requests that nobody waits for in this way, and while somebody waits for room to
-send: a peer that waits for its replies to be taken takes no requests meanwhile.
+and a reader thread reads only for requests that no thread waits for in this way, and while one waits for room to send:
+a peer that waits for its replies to be taken takes no requests meanwhile.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class SocketConnection:
         try:
             self._requests.send(message, request_id, _REQUEST, self._lent)
         except BaseException as error:
-            # Whatever it was: nobody gets the request's future, so nobody will ever wait for its reply.
+            # Of any kind: the caller does not get the request's future, so its reply is not waited for.
             self._pending.withdraw(request_id)
             if isinstance(error, Exception):
                 self._give_back(request_id)
@@ -262,7 +262,7 @@ class SocketConnection:
         except EpsError as error:
             self._fail(str(error))
         except Exception as error:
-            # Also where memory ran out: whoever waits for a reply must not wait for ever.
+            # Also where memory ran out: a thread that waits for a reply must not wait for ever.
             self._fail(f"{type(error).__name__}: {error}")
 
     def _take(self, received: tuple[Kind, int, Message]) -> None:
@@ -308,7 +308,7 @@ class SocketConnection:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         self._writer.close(max(0.0, deadline_s - time.monotonic()))
         if self._reading.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
-            # Nobody reads: the descriptor may be given back.
+            # No thread reads: the descriptor may be given back.
             self._wire.close()
             self._reader.close()
             self._reading.release()

@@ -98,7 +98,7 @@ class MessageWriter:
             self._writer.send(parts, size_bytes, has_waited=True)
 
     def send_returned(self, timeout_s: float) -> None:
-        """Give back the peer's leases now, if there are any, and unless somebody waits for room meanwhile."""
+        """Give back the peer's leases now, if there are any, and unless a thread waits for room meanwhile."""
         if self._lender is not None and self._leases_back and self._lending.acquire(timeout=timeout_s):
             try:
                 self._writer.send(self._lender.parts_before((), self._returned), 0, has_waited=True)

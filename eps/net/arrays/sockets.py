@@ -143,7 +143,7 @@ class SocketVan:
         return SocketListener(self, listening, address, handler, hello)
 
     def connect(self, address: Address, timeout_s: float = 10.0) -> SocketConnection:
-        """Connect to a listener; a refused connection fails at once, whatever ``timeout_s`` is."""
+        """Connect to a listener; a refused connection fails at once, with any ``timeout_s``."""
         return self.meet(address, timeout_s)[0]
 
     def meet(self, address: Address, timeout_s: float = 10.0) -> tuple[SocketConnection, bytes]:
@@ -159,7 +159,7 @@ class SocketVan:
             else:
                 sock = _connect_tcp(address, timeout_s)
         except (OSError, OverflowError, ValueError) as error:
-            # The last two: a name or a port, of whoever offers it, that is none.
+            # The last two: a name or a port that is none, as a peer may offer it.
             raise PeerUnavailableError(f"nobody listens on {address}: {error}") from error
         try:
             wire, hello = self._greet(sock, deadline_s)
@@ -295,7 +295,7 @@ class SocketListener:
             except OSError as error:
                 if self._closed:
                     return
-                # Out of descriptors, or a peer that had gone already: whoever is connected must not suffer from it.
+                # Out of descriptors, or a peer that had gone already: connected members must not suffer from it.
                 self._failures.warning("%s cannot take a connection: %s", self._address, error)
                 threading.Event().wait(0.05)
                 continue
@@ -460,7 +460,7 @@ class _Served:
             self.close()
 
     def close(self) -> None:
-        """Give everything back; nobody reads any more."""
+        """Give everything back; no thread reads any more."""
         self._wire.shut_down()
         self._writer.close()
         self._wire.close()
@@ -469,7 +469,7 @@ class _Served:
             self._lender.close()
 
     def end(self) -> None:
-        """Wake whoever waits for the peer."""
+        """Wake the threads that wait for the peer."""
         self._wire.shut_down()
 
     def _broken(self, reason: str) -> None:

@@ -46,7 +46,7 @@ from eps.net.arrays.wires import LEAST_BYTES, STALL_S, Progress, Wire
 _BUFFER_BYTES = 64 * 1024
 #: Longest frame of the transport's own.
 MOST_CONTROL_BYTES = 32 * 1024
-#: Payloads up to this size share memory, of this size: whoever keeps such an array keeps a slab.
+#: Payloads up to this size share memory, of this size: keeping such an array keeps a slab.
 _SMALL_BYTES = 4 * 1024
 _SLAB_BYTES = 64 * 1024
 #: Descriptions that a connection remembers.

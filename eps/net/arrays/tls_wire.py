@@ -127,7 +127,7 @@ class TlsWire:
         return hung_up(self._sock.fileno())
 
     def shut_down(self) -> None:
-        """End the connection, without TLS's farewell: whoever waits must wake now."""
+        """End the connection, without TLS's farewell: threads that wait must wake now."""
         try:
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
         except OSError:

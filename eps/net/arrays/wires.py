@@ -105,7 +105,7 @@ class Wire(Protocol):
         """End the connection at both ends; wakes who waits here."""
 
     def close(self) -> None:
-        """Give the descriptor back; nobody may use the wire any more."""
+        """Give the descriptor back; the wire is not used any more."""
 
 
 class Progress:

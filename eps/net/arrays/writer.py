@@ -50,11 +50,11 @@ class StreamWriter:
     on_broken : callable
         Takes the reason when sending fails.
     patience_s : float, seconds
-        How long somebody waits while the queue is full.
+        How long a sender waits while the queue is full.
     senders_wait : bool
         False where senders have others to serve: then :meth:`await_taken` is what keeps the queue short.
     on_waiting : callable, optional
-        Called with 1 when somebody begins to wait for room and with -1 when that ends; must not wait itself.
+        Called with 1 when a thread begins to wait for room and with -1 when that ends; must not wait itself.
 
     Attributes
     ----------
@@ -227,9 +227,9 @@ class StreamWriter:
             try:
                 self._send_all(queued.parts, progress)
             except BaseException as error:
-                # Whatever it was: half a message may have left, and nothing can follow it.
+                # Of any kind: half a message may have left, and nothing can follow it.
                 with self._changed:
-                    # Whoever waits for room shall not wait for a connection that is gone.
+                    # A thread that waits for room must not wait for a connection that is gone.
                     self._closed = True
                     self._queue.clear()
                     waiting_bytes, self.waiting_bytes = self.waiting_bytes, 0
@@ -267,7 +267,7 @@ class StreamWriter:
             self._queue.clear()
             self.waiting_bytes = 0
             self._changed.notify_all()
-            # Whoever sends now has the descriptor in hand: it must not be given back and mean another file.
+            # A thread that sends now has the descriptor in hand: it must not be given back and mean another file.
             self._changed.wait_for(lambda: not self._busy, timeout_s)
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():

@@ -41,7 +41,7 @@ Raw = tuple[int, int, np.ndarray]
 
 
 # Parts and answers are made for every partition at every clock.  They are not frozen, because that takes four times as
-# long; nobody changes one but a server, which fills in the keys of a set that it knows.
+# long; only a server changes one: it fills in the keys of a set that it knows.
 
 
 @dataclass(slots=True, eq=False)
