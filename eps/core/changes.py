@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from eps.core.reconfig import OPERATIONS, Change, Operation, Phase, Plan
 from eps.core.settings import CoreSettings
-from eps.core.types import MOST_MEMBERS, MemberId, Role, member_name, member_number, members_of
+from eps.core.types import MOST_MEMBERS, MemberId, Role, Team, member_name, member_number
 from eps.errors import ConfigError, PlanError, UnknownMemberError
 
 #: Longest request id, in characters.
@@ -111,9 +111,7 @@ def highest(members: Sequence[MemberId], count: int) -> tuple[MemberId, ...]:
     return tuple(sorted(members, key=member_number)[len(members) - count :]) if count else ()
 
 
-def resolve(
-    roster: Roster, change: Change, settings: CoreSettings
-) -> tuple[Roster, tuple[MemberId, ...], tuple[MemberId, ...]]:
+def resolve(roster: Roster, change: Change, settings: CoreSettings) -> tuple[Roster, Team, Team]:
     """Return the roster after ``change``, the members it adds and the members it removes.
 
     Raises
@@ -129,7 +127,7 @@ def resolve(
     role = change.operation.role
     present = roster.of_role(role)
     if change.operation is Operation.FOLLOW:
-        return roster, (), ()
+        return roster, Team(), Team()
     if change.count < 1:
         raise PlanError(f"{change.operation} asks for {change.count} members; a change concerns at least one")
     if change.operation.adds:
@@ -145,7 +143,7 @@ def resolve(
         # Not before: a count from outside may be any number.
         first = roster.next_number(role)
         added = tuple(member_name(role, first + i) for i in range(change.count))
-        return _with(roster, role, present + added, first + change.count), added, ()
+        return _with(roster, role, present + added, first + change.count), Team.of(role, added), Team()
     if change.names:
         _check_names(change.names, present, role)
         removed = tuple(sorted(change.names, key=member_number))
@@ -159,24 +157,24 @@ def resolve(
         raise PlanError(f"{change}: the job has {len(present)} {role}s and must keep at least one")
     going = frozenset(removed)
     staying = tuple(m for m in present if m not in going)
-    return _with(roster, role, staying, roster.next_number(role)), (), removed
+    return _with(roster, role, staying, roster.next_number(role)), Team(), Team.of(role, removed)
 
 
-def _resolve_drain(
-    roster: Roster, names: Sequence[MemberId]
-) -> tuple[Roster, tuple[MemberId, ...], tuple[MemberId, ...]]:
-    """Return what :func:`resolve` does for members that must leave, whoever else there is."""
-    added: tuple[MemberId, ...] = ()
+def _resolve_drain(roster: Roster, names: Sequence[MemberId]) -> tuple[Roster, Team, Team]:
+    """Return what :func:`resolve` does for members that must leave; the last of a role get a successor."""
+    coming: dict[Role, tuple[MemberId, ...]] = {}
+    going: dict[Role, tuple[MemberId, ...]] = {}
     for role in Role:
         present, number = roster.of_role(role), roster.next_number(role)
-        going = members_of(role, names)
-        _check_names(going, present, role)
-        staying = tuple(name for name in present if name not in going)
-        if not staying:
-            staying, number = (member_name(role, number),), number + 1
-            added += staying
-        roster = _with(roster, role, staying, number)
-    return roster, added, tuple(names)
+        going[role] = tuple(name for name in names if name in present)
+        staying = tuple(name for name in present if name not in going[role])
+        coming[role] = () if staying else (member_name(role, number),)
+        roster = _with(roster, role, staying + coming[role], number + len(coming[role]))
+    unknown = sorted(set(names).difference(*going.values()))
+    if unknown:
+        raise UnknownMemberError(f"{', '.join(unknown)}: no members of the job")
+    added, removed = (Team(found[Role.WORKER], found[Role.SERVER]) for found in (coming, going))
+    return roster, added, removed
 
 
 def after_plans(roster: Roster, plans: Iterable[Plan], settings: CoreSettings) -> Roster:
@@ -186,7 +184,7 @@ def after_plans(roster: Roster, plans: Iterable[Plan], settings: CoreSettings) -
             # Its newcomers are named already; their numbers are used.
             for role in Role:
                 staying = tuple(name for name in roster.of_role(role) if name not in plan.removed)
-                roster = _with(roster, role, staying + members_of(role, plan.added), roster.next_number(role))
+                roster = _with(roster, role, staying + plan.coming.of_role(role), roster.next_number(role))
             continue
         try:
             roster = resolve(roster, plan.change, settings)[0]

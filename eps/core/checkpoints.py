@@ -1,13 +1,13 @@
 """When a checkpoint is taken, at which clock, and whether it is complete: the job master's part.  L0, pure.
 
 A checkpoint is the state of every partition at one clock.  The clock lies beyond the horizon when it is ordered, so
-that no worker has started it and nobody has to wait: each server copies a partition when it reaches the clock, and
+that no worker has started it and none has to wait: each server copies a partition when it reaches the clock, and
 writes the copy while training goes on.  A server that is past the clock already says so, and the checkpoint is skipped.
 There is one at a time; what would be due meanwhile is skipped too, never queued.  One is taken besides the schedule
 when every server's container is announced to be taken away: should no other be had in time, the job goes back to it.
 
 Under SSP and ASP partitions have no common clock.  Each is taken at the first moment when every split has contributed
-the clocks before, and says for each split what was applied; whoever resumes begins at the least of that, and the
+the clocks before, and says for each split what was applied; a job that resumes begins at the least of that, and the
 servers refuse what they have (Deviation: not a snapshot of one moment; what counts is that nothing is lost or applied
 twice).
 
@@ -19,22 +19,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.recovery import Start
+from eps.core.membership import Membership
+from eps.core.take_over import Start
 from eps.core.types import MemberId, Role
 from eps.errors import ConfigError
 
-if TYPE_CHECKING:
-    from eps.core.master_state import MasterState
-
 #: An order is said again to the owners of what is missing after this long.
 RESEND_S = 1.0
-#: A checkpoint that is not complete so long after its clock has failed: whoever was to write it has gone.
+#: A checkpoint that is not complete so long after its clock has failed: the server that was to write it is lost.
 PATIENCE_S = 600.0
 #: The command to finish one is given again after this long; a job master that was started again knows nothing of it.
 FINISH_AGAIN_S = 30.0
@@ -112,9 +109,24 @@ class Pending:
     waits: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the checkpoints must know of a job at one moment."""
+
+    membership: Membership
+    horizon: int
+    #: Clocks that are granted beyond the fastest worker.
+    lookahead: int
+    completed: int
+    #: When it was announced last that a server's container goes, where all of them do; else None.
+    servers_warned_s: float | None
+    #: Size that the job is to have, after every change that was asked.
+    size: Mapping[Role, int]
+
+
 @dataclass
-class CheckpointDriver:
-    """Orders checkpoints and hears how they went; part of the state of the job master."""
+class Checkpoints:
+    """Orders checkpoints and hears how they went."""
 
     schedule: Schedule
     num_partitions: int
@@ -190,14 +202,14 @@ class CheckpointDriver:
         return [*self._end("complete", "", now_s), e.RemoveEarlier(event.checkpoint_id)]
 
     def abandon(self, reason: str, now_s: float) -> list[e.Command]:
-        """Give up the one on its way: who was to write it has gone."""
+        """Give up the one on its way: a server that was to write it is lost."""
         if self.pending is None or self.pending.finishing_s is not None:
-            # Every part is written: it needs nobody any more.
+            # Every part is written: it needs no server any more.
             return []
         return list(self._end("failed", reason, now_s))
 
     def unusable(self, name: str, why: str, now_s: float) -> list[e.Command]:
-        """Never go back to a checkpoint again that somebody could not read."""
+        """Never go back to a checkpoint again that a member could not read."""
         self.complete = [start for start in self.complete if start.checkpoint != name]
         # Jobs go back to the latest, so that is the one.
         self._complete_s = -math.inf
@@ -242,16 +254,21 @@ class CheckpointDriver:
         self.outcomes.append(outcome)
         del self.outcomes[:-MOST_OUTCOMES]
 
+    @property
+    def is_idle(self) -> bool:
+        """True where nothing is to be done: none is scheduled, and none on its way."""
+        return not self.schedule and self.pending is None
+
     # ---- what to do
 
-    def advance(self, master: MasterState, now_s: float) -> list[e.Command]:
+    def advance(self, job: Standing, now_s: float) -> list[e.Command]:
         """Do what has become possible: order one that is due, ask again for what is missing, finish one."""
         if self._last_s is None:
             self._last_s = now_s
-        if not self.schedule and self.pending is None:
+        if self.is_idle:
             return []
-        hurries = self._hurries(master.servers_warned_s, now_s)
-        clock = self._due(master.horizon, master.progress.lookahead, now_s, hurries=hurries)
+        hurries = self._hurries(job.servers_warned_s, now_s)
+        clock = self._due(job.horizon, job.lookahead, now_s, hurries=hurries)
         if clock is not None:
             self._considered, self._last_s = clock, now_s
             if self.pending is not None:
@@ -261,13 +278,13 @@ class CheckpointDriver:
                 self._next_id, self._ordered_s = self._next_id + 1, now_s
         if self.pending is None:
             return []
-        return list(self._pursue(self.pending, master, now_s))
+        return list(self._pursue(self.pending, job, now_s))
 
     def _hurries(self, warned_s: float | None, now_s: float) -> bool:
-        """Return whether one is to be ordered at once, because every server goes: whoever comes may come too late.
+        """Return whether one is to be ordered at once, because every server goes: a successor may come too late.
 
         Derived from what is announced: so it is true until one is complete that was ordered since, whatever becomes of
-        those on their way, and not any more when somebody else is there.  One that is being written already comes
+        those on their way, and not any more when another server is there.  One that is being written already comes
         first.
         """
         if warned_s is None or self.pending is not None or self._complete_s >= warned_s:
@@ -296,9 +313,8 @@ class CheckpointDriver:
             return None
         return clock if clock < self.iterations else None
 
-    def _pursue(self, pending: Pending, master: MasterState, now_s: float) -> Iterator[e.Command]:
-        membership, completed = master.membership, master.progress.completed
-        assert membership is not None
+    def _pursue(self, pending: Pending, job: Standing, now_s: float) -> Iterator[e.Command]:
+        membership, completed = job.membership, job.completed
         missing = [p for p in range(self.num_partitions) if p not in pending.parts]
         if missing:
             if pending.reached_s is None and completed > pending.clock:
@@ -316,14 +332,25 @@ class CheckpointDriver:
             return
         if pending.finishing_s is None or now_s - pending.finishing_s >= FINISH_AGAIN_S:
             pending.finishing_s = now_s
-            asked = master.asked_size()
-            workers, servers = asked[Role.WORKER], asked[Role.SERVER]
+            workers, servers = job.size[Role.WORKER], job.size[Role.SERVER]
             parts = tuple(pending.parts[p] for p in range(self.num_partitions))
             # By name: a store that counts what it has would count damaged ones as well.
             kept = tuple(start.checkpoint for start in self.complete[max(0, len(self.complete) - self.keep + 1) :])
             yield e.FinishCheckpoint(
                 pending.checkpoint_id, self.epoch, pending.clock, parts, workers, servers, completed, kept
             )
+
+    def validate(self) -> None:
+        """Assert what is always true of the checkpoints."""
+        assert len(self.complete) <= self.keep and sum(self.counts.values()) >= len(self.outcomes)
+        if self.pending is not None:
+            assert self.pending.checkpoint_id < self._next_id and self.pending.clock < self.iterations
+            parts = self.pending.parts
+            assert self.pending.finishing_s is None or len(parts) == self.num_partitions
+
+    def start_again(self, seeded_clock: int) -> Start:
+        """Return where a job that lost parameters begins again: at its latest checkpoint, or at its seed."""
+        return self.complete[-1] if self.complete else Start("", seeded_clock)
 
     def _order(self, pending: Pending, version: int, servers: Iterable[MemberId], now_s: float) -> Iterator[e.Command]:
         pending.version, pending.sent_s = version, now_s

@@ -1,4 +1,4 @@
-"""What happens to a job master, and what it does about it: the events and commands of ``MasterState.step``.  L0."""
+"""What happens to a job master, and what it does about it: the events and commands of ``Job.step``.  L0."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ContainerWarning:
     deadline_s: float
     #: Why, as words after the container's name.
     reason: str = ""
-    #: Somebody else waits for its room.
+    #: Others are to get its room.
     for_others: bool = False
 
 
@@ -77,7 +77,7 @@ class ContainersWarned:
 
 @dataclass(frozen=True, slots=True)
 class RoomSeen:
-    """There is room that nobody else seems to want (:attr:`eps.core.master_evictions.EvictedJob.looks_for_room`)."""
+    """The cluster has room that no other application seems to want (:attr:`eps.core.job.Job.looks_for_room`)."""
 
     #: Containers of each role that fit, if no other were asked for.
     fits: Mapping[Role, int]
@@ -85,7 +85,7 @@ class RoomSeen:
 
 @dataclass(frozen=True, slots=True)
 class MemberLost:
-    """A container's process has not been heard of for too long; whatever it still does, it counts as ended."""
+    """A container's process has been silent for too long: it counts as ended."""
 
     container_id: str
     reason: str
@@ -117,19 +117,19 @@ class ReportReceived:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequested:
-    """Somebody asked for a change; the same ``request_id`` again gets the same answer."""
+    """A client, or the queue's scheduler, asked for a change; the same ``request_id`` again gets the same answer."""
 
     request_id: str
     change: Change
     #: Only say what would happen.
     dry_run: bool = False
-    #: ``ASKED`` or ``QUEUE``: the job's own changes are not requests.
+    #: ``ASKED`` or ``LEND``: the job's own changes are not requests.
     purpose: Purpose = Purpose.ASKED
 
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """Somebody asked to abort a plan."""
+    """A client asked to abort a plan."""
 
     request_id: str
     plan_id: int
@@ -137,14 +137,14 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class KillRequested:
-    """Somebody asked to end the job."""
+    """A client asked to end the job."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ResourcesLost:
-    """Whoever gives the job its containers is gone for good."""
+    """The resource manager is gone for good."""
 
     reason: str
 
@@ -153,7 +153,7 @@ class ResourcesLost:
 class ExportDone:
     """The model is on disk."""
 
-    #: What was found while it was written, for whoever writes the report: JSON values.
+    #: What was found while it was written, for the report: JSON values.
     found: Mapping[str, Any] | None = None
     #: Of the export that was started.
     number: int = 1
@@ -184,7 +184,7 @@ class CheckpointFailed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWaits:
-    """Who completes a checkpoint waits for where checkpoints are; said again every few seconds."""
+    """The completion of a checkpoint waits for its store; said again every few seconds."""
 
     checkpoint_id: int
     message: str
@@ -238,7 +238,8 @@ class RequestContainer:
     """Ask the resource manager for a container."""
 
     container_id: str
-    role: Role
+    #: Of the member that is to run in it.
+    roles: frozenset[Role]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +278,16 @@ class Journal:
 
     record: Mapping[str, Any]
     sync: bool = False
+
+
+def noted(kind: str, now_s: float, /, **record: Any) -> Journal:
+    """Return the command to append a record of this kind."""
+    return Journal({"kind": kind, **record, "at_s": round(now_s, 6)})
+
+
+def synced(kind: str, now_s: float, /, **record: Any) -> Journal:
+    """Return the command to append a record that is on disk before the next command is executed."""
+    return Journal(noted(kind, now_s, **record).record, sync=True)
 
 
 @dataclass(frozen=True, slots=True)

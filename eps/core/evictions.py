@@ -1,4 +1,7 @@
-"""Containers that are to be taken away, and what became of who worked in them.  Values and questions about them.  L0.
+"""Containers that the cluster will take away, and what became of the members in them.  Pure.  L0.
+
+Members on announced containers leave by an ordinary plan; other plans that are not committed make way.
+Members that are still there at the deadline are lost like any other, and recovered from.
 
 Source: Proteus §3.3 (an *eviction* is announced, a *failure* is not, and an *effective failure* is announced too late).
 """
@@ -6,15 +9,16 @@ Source: Proteus §3.3 (an *eviction* is announced, a *failure* is not, and an *e
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from eps.core import events as e
 from eps.core.membership import Membership
 from eps.core.reconfig import Operation, Plan
-from eps.core.types import MemberId, Role, member_number, members_of
+from eps.core.types import MemberId, Role
 
-#: Why a container is taken away, where nobody said.
+#: Why a container is taken away, where the resource manager gives no reason.
 TAKEN_AWAY = "is to be taken away"
 
 
@@ -29,7 +33,7 @@ class Outcome(StrEnum):
     LATE = "late"
     #: Its member ended before it could leave; others took over (an effective failure).
     LOST = "lost"
-    #: Nobody that the job counts on worked there.
+    #: No member that the job counts on was in it.
     WITHDRAWN = "withdrawn"
 
 
@@ -38,6 +42,7 @@ class Eviction:
     """A container that is to be taken away."""
 
     name: MemberId
+    roles: frozenset[Role]
     container_id: str
     #: As words after the container's name.
     reason: str
@@ -49,7 +54,7 @@ class Eviction:
     outcome: Outcome = Outcome.WARNED
     #: When it had been given back, or was gone.
     ended_s: float | None = None
-    #: Somebody else waits for its room.
+    #: Others are to get its room.
     for_others: bool = False
 
     def warn_again(self, deadline_s: float, now_s: float, reason: str = "", for_others: bool = False) -> None:
@@ -64,6 +69,71 @@ class Eviction:
         self.outcome, self.ended_s = Outcome.LATE if late else outcome, now_s
 
 
+class Evictions:
+    """The evictions of a job: announced, drained, over."""
+
+    def __init__(self) -> None:
+        #: All that were announced, oldest first.
+        self.all: list[Eviction] = []
+        #: Container -> the one that is not over.
+        self._open: dict[str, Eviction] = {}
+
+    def warn(
+        self, name: MemberId, roles: frozenset[Role], warning: e.ContainerWarning, now_s: float
+    ) -> list[e.Command]:
+        """Take in that the container of a member will be taken away."""
+        deadline_s, known = now_s + warning.deadline_s, self._open.get(warning.container_id)
+        if known is not None:
+            known.warn_again(deadline_s, now_s, warning.reason, warning.for_others)
+            return []
+        reason = warning.reason or TAKEN_AWAY
+        eviction = Eviction(name, roles, warning.container_id, reason, now_s, deadline_s)
+        eviction.for_others = warning.for_others
+        self.all.append(eviction)
+        self._open[warning.container_id] = eviction
+        details = {"container": warning.container_id, "in_s": round(warning.deadline_s, 6), "reason": reason}
+        return [e.noted("warned", now_s, member=name, **details)]
+
+    def end(self, container_id: str, outcome: Outcome, now_s: float) -> tuple[Eviction | None, list[e.Command]]:
+        """Take in what became of a container; return its eviction, None where none was announced."""
+        eviction = self._open.pop(container_id, None)
+        if eviction is None:
+            return None, []
+        eviction.end(outcome, now_s)
+        details = {"container": container_id, "outcome": str(eviction.outcome), "plan": eviction.plan_id}
+        seconds = round(now_s - eviction.warned_s, 6)
+        return eviction, [e.noted("evicted", now_s, member=eviction.name, **details, seconds=seconds)]
+
+    def withdrawn(self, containers: Collection[str]) -> list[str]:
+        """Return the announced containers that are not among those that the job counts on."""
+        return [container_id for container_id in self._open if container_id not in containers]
+
+    def of(self, name: MemberId) -> Eviction | None:
+        """Return what is announced for a member; None where nothing is."""
+        return next((eviction for eviction in self._open.values() if eviction.name == name), None)
+
+    def next_to_drain(self, membership: Membership) -> tuple[MemberId, ...]:
+        """Return who leaves next; see :func:`next_to_drain`."""
+        return next_to_drain(membership, {each.name for each in self._open.values()}) if self._open else ()
+
+    def drained_by(self, plan: Plan) -> None:
+        """Note the plan that takes announced members away."""
+        for eviction in self._open.values():
+            if eviction.name in plan.removed:
+                eviction.plan_id = plan.plan_id
+
+    def servers_warned_s(self, membership: Membership) -> float | None:
+        """Return when it was announced last that a server's container goes, where all of them do; else None."""
+        warned = [each.warned_s for each in self._open.values() if each.name in membership.servers]
+        return max(warned) if len(warned) == len(membership.servers) else None
+
+    def validate(self) -> None:
+        """Assert that an eviction is open until it has an outcome."""
+        waiting = [eviction for eviction in self.all if eviction.outcome is Outcome.WARNED]
+        assert waiting == list(self._open.values())
+        assert all(eviction.container_id == container_id for container_id, eviction in self._open.items())
+
+
 def counts(evictions: Iterable[Eviction]) -> dict[str, int]:
     """Return how many were announced (``asked``), and how many had which outcome."""
     found = Counter(str(eviction.outcome) for eviction in evictions)
@@ -74,32 +144,22 @@ def next_to_drain(membership: Membership, warned: Collection[MemberId]) -> tuple
     """Return who leaves next of the members that must.
 
     All at once: workers and servers in one plan, for each plan waits for a commit clock.  But who is among the last of
-    a role needs somebody in its place, who may be long in coming: it goes after those that need nobody.
+    a role needs a successor, which may be long in coming: it goes after those that need none.
     """
     going = {role: tuple(name for name in membership.of_role(role) if name in warned) for role in Role}
     at_once = [name for role, names in going.items() if names != membership.of_role(role) for name in names]
     return tuple(at_once) or going[Role.WORKER] + going[Role.SERVER]
 
 
-def gives_room(workers: Sequence[MemberId], going: Collection[MemberId]) -> MemberId | None:
-    """Return the worker whose container is given up so that a server can be had in its room; None where none is.
-
-    The newest of those that stay, never the last: what it computed others can compute, but nobody can without a server.
-    The other way round it is not so: a server takes partitions along.
-    """
-    staying = sorted((name for name in workers if name not in going), key=member_number)
-    return staying[-1] if len(staying) > 1 else None
-
-
 def is_all_of_a_role(membership: Membership, names: Collection[MemberId]) -> bool:
-    """Return whether nobody of some role would be left without ``names``."""
+    """Return whether no member of some role would be left without ``names``."""
     return any(set(membership.of_role(role)) <= set(names) for role in Role)
 
 
 def may_go_on(plan: Plan, membership: Membership, names: Collection[MemberId]) -> bool:
     """Return whether an undecided plan is no obstacle to the drain of ``names``.
 
-    It takes them away itself; or the drain needs somebody in their place, and the plan brings one, or needs no
+    It takes them away itself; or the drain needs a successor, and the plan brings one, or needs no
     container and is over soon.
     """
     if set(names) <= set(plan.removed):
@@ -107,4 +167,4 @@ def may_go_on(plan: Plan, membership: Membership, names: Collection[MemberId]) -
     if not is_all_of_a_role(membership, names) or plan.change.operation is Operation.DRAIN:
         return False
     lacking = [role for role in Role if set(membership.of_role(role)) <= set(names)]
-    return not plan.added or any(members_of(role, plan.added) for role in lacking)
+    return not plan.added or any(plan.coming.of_role(role) for role in lacking)

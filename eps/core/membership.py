@@ -72,22 +72,21 @@ class Membership:
         """Return the members of one role, ascending by number."""
         return self.workers if role is Role.WORKER else self.servers
 
-    def holdings(self) -> dict[MemberId, list[int]]:
-        """Return the partitions of each server and the active splits of each worker, ascending."""
-        found: dict[MemberId, list[int]] = {name: [] for name in self.members}
-        for holders in (self.partitions.owners, self.splits.active):
-            for item, name in enumerate(holders):
-                found[name].append(item)
+    def holdings(self, role: Role) -> dict[MemberId, list[int]]:
+        """Return the active splits of each worker, or the partitions of each server, ascending."""
+        found: dict[MemberId, list[int]] = {name: [] for name in self.of_role(role)}
+        for item, name in enumerate(self.splits.active if role is Role.WORKER else self.partitions.owners):
+            found[name].append(item)
         return found
 
     def server_list(self) -> tuple[ListEntry, ...]:
         """Return the server list: every server with its partitions (EPS Figs 1b, 7)."""
-        held = self.holdings()
+        held = self.holdings(Role.SERVER)
         return tuple(ListEntry(s, self.addresses[s], tuple(held[s])) for s in self.servers)
 
     def worker_list(self) -> tuple[ListEntry, ...]:
         """Return the worker list: every worker with its active splits (EPS Figs 1c, 9)."""
-        held = self.holdings()
+        held = self.holdings(Role.WORKER)
         return tuple(ListEntry(w, self.addresses[w], tuple(held[w])) for w in self.workers)
 
     def validate(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eps.core.membership import Membership
-from eps.core.types import Address, MemberId
+from eps.core.types import Address, MemberId, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class PartitionPromoted:
 
 @dataclass(frozen=True, slots=True)
 class PlanReleased:
-    """The member dropped what the plan took from it; a removed member is drained: nobody needs it any more."""
+    """The member dropped what the plan took from it; a removed member is drained."""
 
     name: MemberId
     plan_id: int
@@ -254,6 +254,7 @@ class Newcomer:
 
     name: MemberId
     address: Address
+    roles: frozenset[Role]
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +321,7 @@ class AbortPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReleasePlan:
-    """Everybody has moved on: drop what this plan took away from you; everybody answers ``PlanReleased``."""
+    """All members have moved on: drop what this plan took away; answered with ``PlanReleased``."""
 
     plan_id: int
     removed: tuple[MemberId, ...]

@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from eps.core import messages as m
+from eps.core.members import MemberPhase
 from eps.core.membership import Membership
 from eps.core.planner import Move, TransferPlan, plan_partitions, plan_splits
 from eps.core.reconfig import Operation, Phase, Plan
-from eps.core.recovery import standing_followers
 from eps.core.tables import PartitionTable
-from eps.core.types import Address, MemberId, Role, member_number, members_of
+from eps.core.take_over import standing_followers
+from eps.core.types import Address, MemberId, Role, Team, member_number
 from eps.errors import PlanError, TransferError
 
 #: A removal aborts the addition before it once that has waited this long for containers (design section 4).
@@ -30,16 +31,14 @@ STANDING = "standing"
 Orders = list[tuple[MemberId, m.Order]]
 
 
-def plan_transfer(membership: Membership, added: tuple[MemberId, ...], removed: tuple[MemberId, ...]) -> TransferPlan:
-    """Return what moves when ``added`` come and ``removed`` go, workers, servers or both."""
+def plan_transfer(membership: Membership, coming: Team, going: Team) -> TransferPlan:
+    """Return what moves when some members come and others go, workers, servers or both."""
     found = TransferPlan((), (), membership.partitions, membership.splits)
-    coming, going = members_of(Role.SERVER, added), members_of(Role.SERVER, removed)
-    if coming or going:
-        moves, partitions = plan_partitions(found.partitions, membership.servers, coming, going)
+    if coming.servers or going.servers:
+        moves, partitions = plan_partitions(found.partitions, membership.servers, coming.servers, going.servers)
         found = replace(found, partition_moves=moves, partitions=partitions)
-    coming, going = members_of(Role.WORKER, added), members_of(Role.WORKER, removed)
-    if coming or going:
-        moves, splits = plan_splits(found.splits, membership.workers, coming, going)
+    if coming.workers or going.workers:
+        moves, splits = plan_splits(found.splits, membership.workers, coming.workers, going.workers)
         found = replace(found, split_moves=moves, splits=splits)
     return found
 
@@ -74,12 +73,10 @@ class PlanDriver:
     transfer: TransferPlan
     #: Addresses of added members, as they register.
     newcomers: dict[MemberId, Address] = field(default_factory=dict)
-    #: Added members that have been given a container.
-    granted: set[MemberId] = field(default_factory=set)
-    #: When the last of them was given its own.
-    granted_s: float = 0.0
-    #: Added members whose container is up (barrier 1 of an addition).
-    launched: set[MemberId] = field(default_factory=set)
+    #: Added members that have a container -> how far they are.
+    phases: dict[MemberId, MemberPhase] = field(default_factory=dict)
+    #: When a container was requested or granted last.
+    waits_since_s: float = 0.0
     lists_updated: set[MemberId] = field(default_factory=set)
     #: Partition -> checksum, as its donor and as its receiver said.
     sent: dict[int, str] = field(default_factory=dict)
@@ -99,20 +96,42 @@ class PlanDriver:
                 # A standing follower has it already.
                 self.sent[move.item] = self.received[move.item] = STANDING
 
-    def with_granted(self) -> PlanDriver:
-        """Return the plan's way with those newcomers alone that have a container; nobody has been told of any yet."""
-        self.plan.added = tuple(name for name in self.plan.added if name in self.granted)
-        self.plan.transfer = plan_transfer(self.before, self.plan.added, self.plan.removed)
-        return replace(self, transfer=self.plan.transfer, sent={}, received={})
+    def with_granted(self, now_s: float) -> PlanDriver:
+        """Return the way on with those newcomers alone that have a container; no member has been told of any yet."""
+        coming = (tuple(n for n in self.plan.coming.of_role(role) if n in self.granted) for role in Role)
+        self.plan.coming = Team(*coming)
+        self.plan.transfer = plan_transfer(self.before, self.plan.coming, self.plan.going)
+        found = replace(self, transfer=self.plan.transfer, sent={}, received={})
+        found._pass_first_barrier(now_s)
+        return found
 
-    def note_launched(self, now_s: float) -> None:
+    def follow(self, name: MemberId, phase: MemberPhase, address: Address | None, now_s: float) -> None:
+        """Take in how far a newcomer is."""
+        if phase is MemberPhase.REQUESTED:
+            self.phases.pop(name, None)
+            self.waits_since_s = now_s
+            return
+        if name not in self.phases:
+            self.waits_since_s = now_s
+        self.phases[name] = phase
+        if address is not None:
+            self.newcomers[name] = address
+        self._pass_first_barrier(now_s)
+
+    def _pass_first_barrier(self, now_s: float) -> None:
         """Pass barrier 1 of an addition once the container of every newcomer is up."""
-        if self.launched == set(self.plan.added):
+        up = {name for name, phase in self.phases.items() if phase is not MemberPhase.GRANTED}
+        if up == set(self.plan.added):
             self.plan.barriers_s.setdefault("B1", now_s)
 
     @property
+    def granted(self) -> set[MemberId]:
+        """Added members that have a container."""
+        return set(self.phases)
+
+    @property
     def concerned(self) -> tuple[MemberId, ...]:
-        """Everybody who takes part: members before the change, and those that come."""
+        """All that take part: members before the change, and those that come."""
         return tuple(name for name in self.before.members + self.plan.added if name not in self.lost)
 
     def address_of(self, name: MemberId) -> Address:
@@ -124,7 +143,13 @@ class PlanDriver:
         gone = set(self.plan.removed)
         everyone = [n for n in self.before.members if n not in gone] + list(self.plan.added)
         by_role = {
-            role: tuple(sorted((n for n in everyone if n.startswith(role.value)), key=member_number)) for role in Role
+            role: tuple(
+                sorted(
+                    [n for n in self.before.of_role(role) if n not in gone] + [*self.plan.coming.of_role(role)],
+                    key=member_number,
+                )
+            )
+            for role in Role
         }
         return Membership(
             version=self.before.version + 1,
@@ -204,7 +229,7 @@ class PlanDriver:
         if self.plan.phase is not Phase.PROPOSED:
             return ""
         if self.granted == set(self.plan.added):
-            late = now_s - self.granted_s >= REGISTRATION_PATIENCE_S and self.missing()
+            late = now_s - self.waits_since_s >= REGISTRATION_PATIENCE_S and self.missing()
             return f"waited {REGISTRATION_PATIENCE_S:g} s for {self.missing()[0]}" if late else ""
         if now_s - self.plan.reached_s[Phase.PROPOSED] < GROWTH_PATIENCE_S:
             return ""
@@ -218,9 +243,18 @@ class PlanDriver:
         """Return the orders whose effect is still missing in the current phase."""
         phase, plan_id = self.plan.phase, self.plan.turn
         if phase is Phase.PREPARED:
-            added = tuple(m.Newcomer(n, self.newcomers[n]) for n in self.plan.added)
+            added = tuple(
+                m.Newcomer(n, self.newcomers[n], frozenset({role}))
+                for role in Role
+                for n in self.plan.coming.of_role(role)
+            )
             late = [n for n in self.concerned if n not in self.lists_updated]
-            return [(n, m.UpdateLists(plan_id, added, self._coming(n))) for n in late]
+            # An added server gets the memory of its partitions ready.
+            coming: dict[MemberId, list[int]] = {name: [] for name in late}
+            for move in self.transfer.partition_moves:
+                if move.target in self.plan.added and move.target in coming:
+                    coming[move.target].append(move.item)
+            return [(n, m.UpdateLists(plan_id, added, tuple(coming[n]))) for n in late]
         if phase is Phase.LISTS_UPDATED:
             return self._transfer_orders()
         if phase is Phase.COMMITTED and self.plan.membership is not None:
@@ -231,18 +265,12 @@ class PlanDriver:
             release = m.ReleasePlan(plan_id, self.plan.removed)
             orders: Orders = []
             if self.plan.membership is not None and self.plan.membership.takes_over:
-                # Who leaves is no member of it, and may owe something to those that take over.
+                # A member that leaves is not in it, and may owe something to those that take over.
                 told = m.UpdateMembership(plan_id, self.plan.membership)
                 orders += [(n, told) for n in self._to_end() if n not in self.acked and n not in self.released]
             orders += [(n, release) for n in self.concerned if n not in self.released]
             return orders + [(name, m.Shutdown("removed from the job")) for name in self.ending()]
         return []
-
-    def _coming(self, name: MemberId) -> tuple[int, ...]:
-        """Return the partitions that an added server will be sent."""
-        if name not in self.plan.added:
-            return ()
-        return tuple(move.item for move in self.transfer.partition_moves if move.target == name)
 
     def ending(self) -> tuple[MemberId, ...]:
         """Return the removed members that are drained and may end.
@@ -252,7 +280,7 @@ class PlanDriver:
         """
         drained = self._to_end()
         if not set(self.before.workers) <= self.released | self.lost:
-            drained = list(members_of(Role.WORKER, drained))
+            drained = [name for name in drained if name in self.plan.going.workers]
         return tuple(n for n in drained if n in self.released)
 
     def _to_end(self) -> list[MemberId]:
@@ -265,16 +293,9 @@ class PlanDriver:
             if not move.sends_bytes:
                 # The copy is there (Fig. 11); it is read before the commit, so that no clock waits for the disk.
                 to_load.setdefault(move.target, []).append(move.item)
-        orders: Orders = [(s, m.SendPartitions(plan_id, t)) for s, t in self._targets(self._partitions_to_copy())]
-        orders += [(s, m.SendSplits(plan_id, t)) for s, t in self._targets(v for v in splits if v.sends_bytes)]
+        orders: Orders = [(s, m.SendPartitions(plan_id, t)) for s, t in _by_source(self, self._partitions_to_copy())]
+        orders += [(s, m.SendSplits(plan_id, t)) for s, t in _by_source(self, (v for v in splits if v.sends_bytes))]
         return orders + [(t, m.LoadSplits(plan_id, tuple(items))) for t, items in sorted(to_load.items())]
-
-    def _targets(self, moves: Iterable[Move]) -> list[tuple[MemberId, tuple[m.Target, ...]]]:
-        by_source: dict[MemberId, list[m.Target]] = {}
-        for move in moves:
-            target = m.Target(move.item, move.target, self.address_of(move.target))
-            by_source.setdefault(move.source, []).append(target)
-        return [(source, tuple(targets)) for source, targets in sorted(by_source.items())]
 
     # ---- what was heard
 
@@ -297,10 +318,10 @@ class PlanDriver:
                 if item not in self.sent:
                     self.sent[item] = checksum
                     self.plan.bytes_moved += size_bytes
-                    self._check(item)
+                    _check(self, item)
             case m.PartitionCaughtUp(_, reported, item, checksum) if reported == plan_id:
                 self.received.setdefault(item, checksum)
-                self._check(item)
+                _check(self, item)
             case m.SplitReceived(_, reported, item, size_bytes) if reported == plan_id:
                 if item not in self.loaded:
                     self.loaded.add(item)
@@ -312,8 +333,15 @@ class PlanDriver:
             case _:
                 pass
 
-    def _check(self, item: int) -> None:
-        if item in self.sent and item in self.received and self.sent[item] != self.received[item]:
-            raise TransferError(
-                f"partition {item} left with checksum {self.sent[item]} and arrived with {self.received[item]}"
-            )
+
+def _by_source(driver: PlanDriver, moves: Iterable[Move]) -> list[tuple[MemberId, tuple[m.Target, ...]]]:
+    found: dict[MemberId, list[m.Target]] = {}
+    for move in moves:
+        found.setdefault(move.source, []).append(m.Target(move.item, move.target, driver.address_of(move.target)))
+    return [(source, tuple(targets)) for source, targets in sorted(found.items())]
+
+
+def _check(driver: PlanDriver, item: int) -> None:
+    left, arrived = driver.sent.get(item), driver.received.get(item)
+    if left is not None and arrived is not None and left != arrived:
+        raise TransferError(f"partition {item} left with checksum {left} and arrived with {arrived}")

@@ -15,11 +15,11 @@ from eps.core.history import ClockHistory, ClockRecord
 from eps.core.messages import SplitResult
 from eps.core.settings import CoreSettings
 
-#: The horizon stays this far ahead of the fastest worker, so that granting never makes anybody wait, also where reports
+#: The horizon stays this far ahead of the fastest worker, so that granting makes no worker wait, also where reports
 #: linger for a while before they are sent.
 LOOKAHEAD_S = 0.08
 MIN_LOOKAHEAD_CLOCKS = 2
-#: Of BSP with longer iterations than this the next one is enough: it is granted before anybody is half through his own.
+#: Of BSP with longer iterations than this the next one is enough: it is granted before a worker is half through one.
 #: A plan commits one iteration earlier then.
 LONG_ITERATION_S = 0.5
 MAX_LOOKAHEAD_CLOCKS = 256
@@ -28,14 +28,16 @@ USUAL_CLOCKS = 20
 
 
 @dataclass
-class ClockProgress:
-    """Collects the splits' results and advances in clock order."""
+class Progress:
+    """Collects the splits' results, advances in clock order, and says how far workers may run ahead."""
 
     settings: CoreSettings
     #: The first clock that is not complete everywhere.
     completed: int = 0
     #: The highest clock of which any split was reported.
     fastest: int = 0
+    #: The last clock that workers were granted.
+    horizon: int = 0
     #: Complete clocks from 0 on, in order; the last, at ``iterations``, measures the final parameters.
     history: ClockHistory = field(default_factory=ClockHistory)
     #: The last clock of the history that was evaluated.
@@ -48,7 +50,7 @@ class ClockProgress:
 
     def __post_init__(self) -> None:
         self.completed = self.settings.first_clock
-        self.fastest = self.settings.first_clock - 1
+        self.fastest = self.horizon = self.settings.first_clock - 1
 
     def restore(self, history: ClockHistory) -> None:
         """Begin with what was measured at the clocks before the first one."""
@@ -98,7 +100,7 @@ class ClockProgress:
 
     def roll_back(self, clock: int) -> None:
         """Forget ``clock`` and all after it: they are computed again."""
-        self.completed, self.fastest = clock, clock - 1
+        self.completed, self.fastest, self.horizon = clock, clock - 1, clock - 1
         self._open.clear()
         self._latest_s.clear()
         self.history.truncate(clock)
@@ -113,6 +115,23 @@ class ClockProgress:
                 clock += 1
             found.append(clock)
         return tuple(found)
+
+    def grant(self, *, undecided: bool, hurried: bool) -> bool:
+        """Move the horizon as far as it may be, in steps; return whether it moved.  See :meth:`wanted_horizon`."""
+        wanted = self.wanted_horizon(undecided, hurried=hurried)
+        step = max(1, self.lookahead // 2)
+        at_cap = wanted >= self.settings.iterations or undecided
+        moves = wanted > self.horizon and (at_cap or wanted >= self.horizon + step or wanted < 2)
+        if moves:
+            self.horizon = wanted
+        return moves
+
+    def validate(self) -> None:
+        """Assert what is always true of clocks."""
+        settings = self.settings
+        assert self.completed - 1 <= self.fastest <= settings.iterations and self.horizon <= settings.iterations
+        assert len(self.history) == max(0, self.completed), "the history is that of the complete clocks"
+        assert all(clock >= self.completed for clock in self._open)
 
     @property
     def finished(self) -> bool:
@@ -139,7 +158,7 @@ class ClockProgress:
             A change waits or is on its way: the last training clock is held back, so that the job cannot
             finish before the change is decided.
         hurried : bool
-            A plan should commit as soon as it can: no clock is granted that nobody could begin yet.
+            A plan should commit as soon as it can: no clock is granted that no worker could begin yet.
         """
         cap = self.settings.iterations - 2 if undecided else self.settings.iterations
         ahead = 1 if hurried and self._may_be_near(LOOKAHEAD_S) else self.lookahead

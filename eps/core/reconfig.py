@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from eps.core.membership import Membership
 from eps.core.planner import TransferPlan
-from eps.core.types import MemberId, Role
+from eps.core.types import NO_TEAM, MemberId, Role, Team
 from eps.errors import IllegalTransitionError
 
 
@@ -52,27 +52,25 @@ class Purpose(StrEnum):
     #: A user or a scheduler asked for it.
     ASKED = "asked"
     #: Another application of the job's queue needs the room: what is removed is lent, what is added is taken back.
-    QUEUE = "queue"
+    LEND = "queue"
     #: The job replaces members that it lost.
-    SIZE = "size"
-    #: The job takes back room that it had left to others.
-    RETURN = "return"
-    #: The job removes a worker so that a server gets its container.
-    ROOM = "room"
+    REPLACE = "size"
+    #: The job asks again for members that others were to get the room of.
+    REGAIN = "return"
     #: The job gives partitions a follower.
-    FOLLOWERS = "followers"
+    FOLLOW = "followers"
     #: The job drains members whose containers will be taken away.
-    EVICTION = "eviction"
+    DRAIN = "eviction"
 
     @property
     def own(self) -> bool:
         """True where the job itself wants the change."""
-        return self not in (Purpose.ASKED, Purpose.QUEUE)
+        return self not in (Purpose.ASKED, Purpose.LEND)
 
     @property
     def keeps_size(self) -> bool:
         """True where the change brings the job to the size that it was asked to have."""
-        return self in (Purpose.SIZE, Purpose.RETURN, Purpose.ROOM)
+        return self in (Purpose.REPLACE, Purpose.REGAIN)
 
 
 #: What a user may ask for.
@@ -128,7 +126,7 @@ ENDED = (Phase.RELEASED, Phase.ABORTED)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What somebody asked for: one operation, by count or by name."""
+    """What is asked for: one operation, by count or by name."""
 
     operation: Operation
     #: Number of members; for a removal by name, and for a drain, the number of names.
@@ -156,9 +154,9 @@ class Plan:
     #: the plan's id, unless one that was asked for later went before it.
     turn: int = 0
     #: Members that come; named when proposed, never used again.
-    added: tuple[MemberId, ...] = ()
+    coming: Team = NO_TEAM
     #: Members that go.
-    removed: tuple[MemberId, ...] = ()
+    going: Team = NO_TEAM
     #: Set when proposed.
     transfer: TransferPlan | None = None
     #: Set when committed.
@@ -190,6 +188,16 @@ class Plan:
         barrier = BARRIERS[self.change.operation.adds].get(phase)
         if barrier is not None:
             self.barriers_s[barrier] = now_s
+
+    @property
+    def added(self) -> tuple[MemberId, ...]:
+        """Members that come."""
+        return self.coming.members
+
+    @property
+    def removed(self) -> tuple[MemberId, ...]:
+        """Members that go."""
+        return self.going.members
 
     @property
     def ended(self) -> bool:

@@ -1,32 +1,29 @@
-"""What becomes of a job that lost members: who takes over what, from which clock on.
+"""What a job does about lost members: asks the rest, counts losses, and ends a job that loses members in vain.
 
-A recovery asks everybody who is left for an :class:`~eps.core.messages.Inventory` and derives one membership from the
-answers.  Nothing is remembered that cannot be asked: the clock from which heirs compute follows from what the servers
-hold, so nobody has to have reported it before.  L0, pure.
+Which member takes over what follows from the answers: :mod:`eps.core.take_over`.  Pure.  L0.
 
-Source: design section 4 ("a crash is a promotion nobody planned"), section 5 (exactly once when a worker dies after
-pushing to some servers); Proteus §3.3 (the previous owner takes over); Spotnik §4.
+Source: design sections 4 and 5; Proteus §3.3; Spotnik §4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
+from eps.core import events as e
 from eps.core import messages as m
 from eps.core.membership import Membership
-from eps.core.settings import CoreSettings
-from eps.core.tables import PartitionTable, SplitTable, spread_evenly
-from eps.core.types import Address, MemberId, Role, member_number
+from eps.core.take_over import Inquiry
+from eps.core.types import Address, MemberId, Role
 
-#: Losses without a complete clock between them, after which a job gives up: its members die of what it does.
-MOST_FRUITLESS = 12
-#: A job from which the cluster takes members gives up when as many were taken without a complete clock, and for so
-#: long: what is taken says nothing about the job, but must not go on for ever.
-TAKEN_PATIENCE_S = 1800.0
-#: While a job starts nothing is lost by giving up: so much sooner.
-STARTING_NUM, STARTING_S = MOST_FRUITLESS // 4, TAKEN_PATIENCE_S / 6
+#: A job ends at so many incidents without a complete clock between them: its members die of what it does.
+MOST_INCIDENTS = 12
+#: While a job starts nothing is lost by ending it: so much sooner.
+MOST_INCIDENTS_AT_START = 3
+#: Losses within so many seconds of the first are one incident: a machine takes all its members along.
+INCIDENT_S = 2.0
 
 
 class LossOutcome(StrEnum):
@@ -36,7 +33,7 @@ class LossOutcome(StrEnum):
     OPEN = "open"
     TAKEN_OVER = "taken-over"
     ROLLED_BACK = "rolled-back"
-    #: It had nothing yet: another was asked for.
+    #: It held nothing yet: another was requested.
     REPLACED = "replaced"
 
 
@@ -64,246 +61,154 @@ class GoingBack:
     at_s: float
     #: Members that were lost -> how they ended.
     lost: Mapping[MemberId, str]
-    #: Who could not read which checkpoint, and why; empty where that was not it.
+    #: Which member could not read which checkpoint, and why; empty where that was not the cause.
     unreadable: str = ""
+    #: The servers among those that were lost: parameters are lost with them.
+    servers: tuple[MemberId, ...] = ()
 
 
-@dataclass
 class Recovery:
-    """Members were lost; the rest is asked what it has."""
+    """The recoveries of a job, and its losses."""
 
-    number: int
-    #: Member -> how it ended.
-    lost: dict[MemberId, str] = field(default_factory=dict)
-    inventories: dict[MemberId, m.Inventory] = field(default_factory=dict)
-    #: Asked for because nobody of a role is left; they join with the membership that takes over.
-    newcomers: dict[MemberId, Address | None] = field(default_factory=dict)
-    #: What members hold is of no use: a checkpoint could not be read when the job had begun to go back to it.
-    must_go_back: bool = False
-    #: Who could not read it, and why.
-    unreadable: str = ""
+    def __init__(self, first_clock: int) -> None:
+        #: The one in flight.
+        self.inquiry: Inquiry | None = None
+        #: Every member that was lost, oldest first.
+        self.losses: list[Loss] = []
+        #: Each time that the job went back, oldest first.
+        self.goings_back: list[GoingBack] = []
+        self._number = 0
+        #: Incidents since the last complete clock, and when the last of them began.
+        self._incidents = 0
+        self._incident_s = -math.inf
+        #: The first incomplete clock at the last incident, or where the job has gone back to since.
+        self._counted_at = first_clock
 
-    def survivors(self, before: Membership) -> tuple[MemberId, ...]:
-        """Return the members of ``before`` that are left."""
-        return tuple(name for name in before.members if name not in self.lost)
+    # ---- losses
 
-    def missing(self, before: Membership) -> tuple[MemberId, ...]:
-        """Return who has not answered yet, and who has not registered."""
-        silent = tuple(name for name in self.survivors(before) if name not in self.inventories)
-        return silent + tuple(name for name, address in self.newcomers.items() if address is None)
+    def lost(self, name: MemberId, reason: str, completed: int, now_s: float) -> list[e.Command]:
+        """Write a loss down."""
+        self.losses.append(Loss(name, reason, completed, now_s))
+        return [e.noted("lost", now_s, member=name, reason=reason)]
+
+    def replaced(self) -> None:
+        """The member that was lost last held nothing."""
+        self.losses[-1].outcome = LossOutcome.REPLACED
+
+    def in_vain(self, completed: int, now_s: float, *, starts: bool) -> str:
+        """Count a failure that is the job's own; return why the job ends if it is one too many.
+
+        What the cluster takes away is not counted: that says nothing about the job.
+        """
+        if completed > self._counted_at:
+            # A clock that is completed again after a rollback counts, too: the job makes progress.
+            self._incidents, self._counted_at = 0, completed
+        if now_s - self._incident_s < INCIDENT_S:
+            return ""
+        self._incident_s = now_s
+        self._incidents += 1
+        if self._incidents < (MOST_INCIDENTS_AT_START if starts else MOST_INCIDENTS):
+            return ""
+        return f"{self._incidents} failures without one complete clock between them"
+
+    # ---- the inquiry
+
+    def begin(self, before: Membership, unacked: bool, lost: Mapping[MemberId, str], unreadable: str = "") -> None:
+        """Ask the members that are left, after one more was lost or could not read a checkpoint.
+
+        Parameters
+        ----------
+        before : Membership
+            The newest one.
+        unacked : bool
+            Some member may not have it yet.
+        lost : mapping
+            Member -> how it ended.
+        unreadable : str
+            Which member could not read the checkpoint that ``before`` goes back to.
+        """
+        last = self.inquiry or Inquiry(0)
+        # Some may not have gone back yet: then what members hold is of two incarnations.
+        half_back = self.inquiry is None and before.goes_back and unacked
+        self._number += 1
+        self.inquiry = Inquiry(
+            self._number,
+            {**last.lost, **lost},
+            newcomers=last.newcomers,
+            roles=last.roles,
+            must_go_back=last.must_go_back or half_back or bool(unreadable),
+            unreadable=unreadable or last.unreadable,
+        )
 
     def orders(self, before: Membership) -> list[tuple[MemberId, m.Order]]:
-        """Return what to say to those who have not answered."""
-        order = m.TakeInventory(self.number)
-        return [(name, order) for name in self.survivors(before) if name not in self.inventories]
+        """Return the questions that are not answered."""
+        return self.inquiry.orders(before) if self.inquiry is not None else []
 
     def hear(self, inventory: m.Inventory) -> None:
-        """Take an answer in; one to an earlier question says too little."""
-        if inventory.recovery == self.number and inventory.name not in self.lost:
-            self.inventories[inventory.name] = inventory
+        """Take an answer in."""
+        if self.inquiry is not None:
+            self.inquiry.hear(inventory)
 
-    def empty_roles(self, before: Membership) -> tuple[Role, ...]:
-        """Return the roles of which nobody is left or on the way."""
-        here = self.survivors(before) + tuple(self.newcomers)
-        return tuple(role for role in Role if not any(name.startswith(role.value) for name in here))
+    def is_newcomer(self, name: MemberId) -> bool:
+        """Return whether the recovery waits for a member that was requested for it."""
+        return self.inquiry is not None and name in self.inquiry.newcomers
 
+    def add(self, name: MemberId, role: Role) -> None:
+        """Wait for a newcomer."""
+        assert self.inquiry is not None
+        self.inquiry.newcomers[name], self.inquiry.roles[name] = None, role
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where a job that must go back begins again: a checkpoint, or the seeded start."""
+    def registered(self, name: MemberId, address: Address) -> bool:
+        """Take in that a newcomer registered; return False where it is none."""
+        if self.inquiry is None or name not in self.inquiry.newcomers:
+            return False
+        self.inquiry.newcomers[name] = address
+        return True
 
-    #: Name of the checkpoint; empty for the seeded start.
-    checkpoint: str
-    #: All splits begin again here, also those that a checkpoint under SSP or ASP has further: servers refuse what they
-    #: have, but what was measured there may have been lost.
-    clock: int
+    def drop(self, name: MemberId) -> None:
+        """A newcomer ended."""
+        assert self.inquiry is not None
+        del self.inquiry.newcomers[name], self.inquiry.roles[name]
 
-
-def take_over(before: Membership, recovery: Recovery, settings: CoreSettings) -> Membership | None:
-    """Return the membership without the lost members, or None where the only copy of a partition went with them.
-
-    Under BSP it holds from the first clock that some partition lacks.  No survivor is beyond it: who computes clock c
-    has read every partition at c.  A member that leaves by a committed plan is not asked: the membership takes its
-    splits away at once, and what it pushed of them counts where it arrived.  It is not beyond that clock either: a plan
-    is committed when its receivers have all that was served before, and from then on nothing is served that they lack.
-
-    Parameters
-    ----------
-    before : Membership
-        The newest one; where a plan is committed and not finished, the plan's, which then holds early.
-    recovery : Recovery
-        Complete: nothing is missing.
-    """
-    holders = _holders(before, recovery, settings)
-    if holders is None:
-        return None
-    from_clock = min(min(held.next_clock) for _, held in holders)
-    if settings.bsp and any(held.oldest_clock > from_clock for _, held in holders):
-        # Heirs must read that clock everywhere.
-        holders = _holders(before, recovery, settings, readable=from_clock)
-        if holders is None:
-            return None
-    owners = tuple(name for name, _ in holders)
-    clocks = [held.next_clock for _, held in holders]
-    split_clocks = tuple(min(column) for column in zip(*clocks, strict=True))
-    # One that was never told to follow has nothing: what it was told before may have been lost on its way.
-    holding = {n: {held.partition for held in v.partitions} for n, v in recovery.inventories.items()}
-    followers = tuple(
-        # A new owner does not feed the follower of the one before.
-        tuple(f for f in before.partitions.followers_of(p) if p in holding.get(f, ()) and f != owner)
-        if owner == before.partitions.owners[p]
-        else ()
-        for p, owner in enumerate(owners)
-    )
-    return _membership(before, recovery, PartitionTable(owners, followers), min(split_clocks), split_clocks)
-
-
-def measured_again(after: Membership, next_clocks: Sequence[int]) -> Membership:
-    """Return a membership that takes over, with which no split begins beyond its first result that nobody has.
-
-    Under SSP and ASP a checkpoint has some splits further than the clock at which all begin again.  Whoever was to
-    measure those clocks once more may have been lost before; servers refuse what they have of them.
-
-    Parameters
-    ----------
-    after : Membership
-        Of :func:`take_over`, under SSP or ASP.
-    next_clocks : sequence of int
-        Per split, the first clock of which the job master has no result.
-    """
-    split_clocks = tuple(map(min, after.split_clocks, next_clocks))
-    return replace(after, from_clock=min(split_clocks), split_clocks=split_clocks)
-
-
-def roll_back(before: Membership, recovery: Recovery, start: Start) -> Membership:
-    """Return the membership with which everybody goes back to ``start``, in a new incarnation."""
-    servers = _left(before.servers, recovery, Role.SERVER)
-    owners = spread_evenly(len(before.partitions), servers)
-    followers = standing_followers(owners, servers, ()) if before.partitions.followers else ()
-    table = PartitionTable(owners, followers)
-    split_clocks = (start.clock,) * len(before.splits.active)
-    found = _membership(before, recovery, table, start.clock, split_clocks)
-    return replace(found, incarnation=before.incarnation + 1, checkpoint=start.checkpoint, goes_back=True)
-
-
-def _membership(
-    before: Membership,
-    recovery: Recovery,
-    partitions: PartitionTable,
-    from_clock: int,
-    split_clocks: tuple[int, ...],
-) -> Membership:
-    workers, servers = (_left(before.of_role(role), recovery, role) for role in (Role.WORKER, Role.SERVER))
-    registered = {name: address for name, address in recovery.newcomers.items() if address is not None}
-    known = {**before.addresses, **registered}
-    return Membership(
-        version=before.version + 1,
-        from_clock=from_clock,
-        workers=workers,
-        servers=servers,
-        partitions=partitions,
-        splits=heirs(before.splits, workers),
-        addresses={name: known[name] for name in workers + servers},
-        split_clocks=split_clocks,
-        incarnation=before.incarnation,
-        checkpoint=before.checkpoint,
-        recovery=recovery.number,
-    )
-
-
-def _left(members: Sequence[MemberId], recovery: Recovery, role: Role) -> tuple[MemberId, ...]:
-    new = [n for n, address in recovery.newcomers.items() if address is not None and n.startswith(role.value)]
-    return tuple(sorted([n for n in members if n not in recovery.lost] + new, key=member_number))
-
-
-def _holders(
-    before: Membership, recovery: Recovery, settings: CoreSettings, readable: int | None = None
-) -> list[tuple[MemberId, m.HeldPartition]] | None:
-    """Return for each partition who shall own it and what it has; None where one of them is lost.
-
-    ``readable``: only who has it at this clock.
-    """
-    need = max((v.read_clock for v in recovery.inventories.values() if v.name in before.workers), default=None)
-    found: list[tuple[MemberId, m.HeldPartition]] = []
-    for partition, owner in enumerate(before.partitions.owners):
-        copies = {
-            name: held
-            for name, inventory in recovery.inventories.items()
-            for held in inventory.partitions
-            if held.partition == partition
+    def end(self, before: Membership, after: Membership, completed: int, now_s: float) -> list[e.Command]:
+        """Note which membership came of it."""
+        inquiry, self.inquiry = self.inquiry, None
+        assert inquiry is not None
+        if after.goes_back:
+            self._note_going_back(inquiry, before, max(0, after.from_clock), max(0, completed), now_s)
+            self._counted_at = after.from_clock
+        for loss in self.losses:
+            if loss.name in inquiry.lost and loss.outcome is LossOutcome.OPEN:
+                loss.outcome = LossOutcome.TAKEN_OVER
+        record = {
+            "lost": sorted(inquiry.lost),
+            "version": after.version,
+            "clock": after.from_clock,
+            "incarnation": after.incarnation,
+            "workers": list(after.workers),
+            "servers": list(after.servers),
+            "owners": list(after.partitions.owners),
+            "active": list(after.splits.active),
         }
-        trusted = [owner, *(n for n, held in copies.items() if held.holding == "owner")]
-        trusted += before.partitions.followers_of(partition)
-        if settings.bsp:
-            # Any version that nobody has read beyond will do: the clock's contributions are pushed to it again.
-            trusted += sorted(copies, key=lambda name: (-min(copies[name].next_clock), name))
-        for name in trusted:
-            held = copies.get(name)
-            if held is not None and readable is not None and not held.oldest_clock <= readable <= min(held.next_clock):
-                continue
-            if held is not None and (not settings.bsp or need is None or min(held.next_clock) >= need):
-                found.append((name, held))
-                break
-        else:
-            return None
-    return found
+        return [e.synced("rolled-back" if after.goes_back else "taken-over", now_s, **record)]
 
+    def _note_going_back(self, inquiry: Inquiry, before: Membership, to: int, clock: int, now_s: float) -> None:
+        """Write down that the job goes back; where it had not begun again since the last time, both are one."""
+        lost, unreadable = dict(inquiry.lost), inquiry.unreadable
+        servers = tuple(name for name in lost if name in before.servers)
+        if before.goes_back and inquiry.must_go_back:
+            last = self.goings_back.pop()
+            clock, lost, servers = last.clock, {**last.lost, **lost}, last.servers + servers
+            unreadable = "; ".join(filter(None, (last.unreadable, unreadable)))
+        self.goings_back.append(GoingBack(clock, to, now_s, lost, unreadable, servers))
+        for loss in self.losses:
+            if loss.name in lost and loss.outcome in (LossOutcome.OPEN, LossOutcome.ROLLED_BACK):
+                loss.outcome, loss.back_to = LossOutcome.ROLLED_BACK, to
 
-def heirs(splits: SplitTable, workers: Sequence[MemberId]) -> SplitTable:
-    """Return the table after everybody but ``workers`` is gone.
-
-    A split goes to the worker with the fewest, before others to one that has an inactive copy (EPS §3.1.4; Proteus
-    §3.3).  Splits of workers that are left stay where they are.
-    """
-    loads = {name: splits.counts(workers)[name] for name in workers}
-    changes: dict[int, MemberId] = {}
-    for split, holder in enumerate(splits.active):
-        if holder in loads:
-            continue
-        copies = splits.inactive[split]
-        heir = min(workers, key=lambda name: (loads[name], name not in copies, member_number(name)))
-        loads[heir] += 1
-        changes[split] = heir
-    active = tuple(changes.get(split, holder) for split, holder in enumerate(splits.active))
-    inactive = tuple(
-        tuple(name for name in holders if name in loads and name != active[split])
-        for split, holders in enumerate(splits.inactive)
-    )
-    return SplitTable(active, inactive)
-
-
-def standing_followers(
-    owners: Sequence[MemberId], servers: Sequence[MemberId], now: Sequence[Sequence[MemberId]]
-) -> tuple[tuple[MemberId, ...], ...]:
-    """Return one follower for each partition, on another server than its owner; none where there is one server only.
-
-    Followers that there are stay, as far as no server follows more than its share; the partitions of one owner are
-    followed by all others in turn, so that no single server inherits everything.
-    """
-    if len(servers) < 2:
-        return tuple(() for _ in owners)
-    share = -(-len(owners) // len(servers))
-    loads = dict.fromkeys(servers, 0)
-    #: (owner, follower) -> partitions.
-    pairs: dict[tuple[MemberId, MemberId], int] = {}
-    found: dict[int, MemberId] = {}
-
-    def take(partition: int, follower: MemberId) -> None:
-        found[partition] = follower
-        loads[follower] += 1
-        pair = owners[partition], follower
-        pairs[pair] = pairs.get(pair, 0) + 1
-
-    for partition, standing in enumerate(now):
-        if standing and standing[0] in loads and standing[0] != owners[partition] and loads[standing[0]] < share:
-            take(partition, standing[0])
-    place = {name: number for number, name in enumerate(servers)}
-
-    def rank(owner: MemberId, name: MemberId) -> tuple[int, bool, int]:
-        # Round-robin from the owner on: what is left over of each owner's partitions goes to the one after it.
-        return pairs.get((owner, name), 0), loads[name] >= share, (place[name] - place[owner]) % len(servers)
-
-    for partition, owner in enumerate(owners):
-        if partition not in found:
-            take(partition, min((n for n in servers if n != owner), key=lambda n, o=owner: rank(o, n)))  # type: ignore[misc]
-    return tuple((found[partition],) for partition in range(len(owners)))
+    def validate(self) -> None:
+        """Assert what is always true of recoveries."""
+        inquiry = self.inquiry
+        if inquiry is None:
+            return
+        assert inquiry.number == self._number and set(inquiry.newcomers) == set(inquiry.roles)
+        assert not set(inquiry.lost) & (set(inquiry.inventories) | set(inquiry.newcomers))

@@ -29,7 +29,7 @@ class SilenceWatch:
 
     def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
-        #: When somebody asked last; before that, since when there is anybody to ask after.
+        #: When :meth:`silent` was called last; before that, since when a container is watched.
         self._asked_s: float | None = None
 
     def expect(self, container_id: str, now_s: float) -> None:
@@ -66,8 +66,8 @@ class SilenceWatch:
     def silent(self, now_s: float, timeout_s: float) -> list[tuple[str, str]]:
         """Return (container, why) of those that count as lost, each once.
 
-        Asked much later than the time before, or for the first time much later than there was anybody to ask after, it
-        returns nobody and starts every deadline anew: whoever asks could not have heard anything meanwhile.
+        Called much later than the time before, or for the first time much later than a container was watched, returns
+        none and starts every deadline anew: the caller could not have heard anything meanwhile.
         """
         late = self._asked_s is not None and now_s - self._asked_s > OWN_PAUSE_S
         self._asked_s = now_s

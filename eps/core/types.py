@@ -6,7 +6,7 @@ Source: EPS §2.2 (workers, servers, partitions, splits), §3.1.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 #: A worker's or a server's name, ``worker-3`` or ``server-2``: never used again within a job.  Partitions and
@@ -17,10 +17,42 @@ MOST_MEMBERS = 10_000
 
 
 class Role(StrEnum):
-    """What a process of a job is."""
+    """What a member of a job does; one process may do both."""
 
     WORKER = "worker"
     SERVER = "server"
+
+
+class Tier(StrEnum):
+    """How long the container of a member can be counted on (Proteus §3)."""
+
+    #: As long as the job lasts, failures aside.
+    RELIABLE = "reliable"
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """Members by role: those that a plan adds, or those that it removes."""
+
+    workers: tuple[MemberId, ...] = ()
+    servers: tuple[MemberId, ...] = ()
+
+    @classmethod
+    def of(cls, role: Role, names: Iterable[MemberId]) -> Team:
+        """Return a team whose members all have one role."""
+        return cls(workers=tuple(names)) if role is Role.WORKER else cls(servers=tuple(names))
+
+    @property
+    def members(self) -> tuple[MemberId, ...]:
+        """Workers, then servers."""
+        return self.workers + self.servers
+
+    def of_role(self, role: Role) -> tuple[MemberId, ...]:
+        """Return the members of one role."""
+        return self.workers if role is Role.WORKER else self.servers
+
+
+NO_TEAM = Team()
 
 
 #: Begins the host of an address that is a Unix socket: its name in the folder of the job's sockets follows.
@@ -43,32 +75,6 @@ class Address:
         return self.host if self.is_unix else f"{self.host}:{self.port}"
 
 
-@dataclass
-class MemberRecord:
-    """A process of the job as its master knows it, from the request for its container to its end."""
-
-    name: MemberId
-    container_id: str
-    role: Role
-    address: Address | None = None
-    pid: int = 0
-    #: When its container was asked for, and whether and when it was granted, in seconds on the master's clock.
-    asked_s: float = 0.0
-    granted: bool = False
-    granted_s: float = 0.0
-    launched: bool = False
-    launched_s: float = 0.0
-    #: Generation of the master that it registered with last; 0 before.
-    generation: int = 0
-    #: Member that it has connected to -> which way the data goes.
-    ways: dict[MemberId, str] = field(default_factory=dict)
-
-    @property
-    def silent(self) -> bool:
-        """True if its process was started and has not registered."""
-        return self.launched and self.address is None
-
-
 def member_number(name: MemberId) -> int:
     """Return the number in a member's name (``worker-12`` -> 12).
 
@@ -81,22 +87,6 @@ def member_number(name: MemberId) -> int:
     if role not in (Role.WORKER, Role.SERVER) or not number.isdecimal():
         raise ValueError(f"{name!r} is not a member's name: expected worker-<n> or server-<n>")
     return int(number)
-
-
-def role_of(name: MemberId) -> Role:
-    """Return the role in a member's name (``worker-12`` -> worker).
-
-    Raises
-    ------
-    ValueError
-        ``name`` does not begin with a role.
-    """
-    return Role(name.rpartition("-")[0])
-
-
-def members_of(role: Role, names: Iterable[MemberId]) -> tuple[MemberId, ...]:
-    """Return the members of one role, in the order given."""
-    return tuple(name for name in names if role_of(name) is role)
 
 
 def member_name(role: Role, number: int) -> MemberId:

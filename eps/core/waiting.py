@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from eps.core.types import MemberRecord
+from eps.core.members import Member
 
 #: What is waited for longer than this is told.
 TOLD_S = 1.0
 
 
-def containers_waited_for(records: Iterable[MemberRecord], now_s: float) -> str:
+def containers_waited_for(records: Iterable[Member], now_s: float) -> str:
     """Return that these wait for containers, and for how long, as a sentence; empty where none does for long."""
     missing = [record for record in records if now_s - record.asked_s >= TOLD_S]
     if not missing:

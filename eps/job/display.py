@@ -31,7 +31,7 @@ _ASKING_STATES = ("starting", "running")
 #: States of a job that ended before its time.
 STOPPED_STATES = ("failed", "killed")
 #: What a job itself asked for a change for -> how its title says so; drains and followers have titles of their own.
-_PURPOSES = {"room": " to give a server its room", "size": " to have the size that was asked for"}
+_PURPOSES = {"size": " to have the size that was asked for"}
 _BAR_CELLS = 20
 
 
@@ -193,7 +193,7 @@ def how_to_resume(name: str, reason: str) -> str:
 def _went_back_text(back: Mapping[str, Any]) -> str:
     start = "a checkpoint" if back["to_clock"] else "its seed"
     # Parameters are lost with servers.
-    lost = {name: why for name, why in back["lost"].items() if name.startswith("server-")} or back["lost"]
+    lost = {name: back["lost"][name] for name in back.get("servers", ())} or back["lost"]
     who = ", ".join(f"{name} ({why})" for name, why in lost.items())
     why = "; ".join(filter(None, (f"its parameters were lost with {who}" if who else "", back["unreadable"])))
     return f"went back from clock {back['clock']} to clock {back['to_clock']}, {start}: {why}"

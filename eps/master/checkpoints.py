@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable
 
 from eps.core import events as e
-from eps.core.checkpoints import CheckpointDriver, Schedule, checkpoint_name
+from eps.core.checkpoints import Checkpoints, Schedule, checkpoint_name
 from eps.core.history import ClockHistory
-from eps.core.recovery import Start
+from eps.core.take_over import Start
 from eps.errors import StorageError
 from eps.spec.runtime import Runtime, identity
 from eps.storage.checkpoint import CheckpointStore, Manifest, parse_history
@@ -21,10 +21,10 @@ from eps.storage.waits import telling
 logger = logging.getLogger(__name__)
 
 
-def driver_of(runtime: Runtime) -> CheckpointDriver:
+def driver_of(runtime: Runtime) -> Checkpoints:
     """Return when a job takes checkpoints."""
     spec = runtime.spec
-    return CheckpointDriver(
+    return Checkpoints(
         Schedule.parse(spec.checkpoint_every),
         runtime.settings.num_partitions,
         runtime.settings.iterations,
@@ -42,7 +42,7 @@ def _begun_with(runtime: Runtime) -> list[Start]:
     return [Start(start.checkpoint, start.clock)]
 
 
-def pending_name(driver: CheckpointDriver) -> str:
+def pending_name(driver: Checkpoints) -> str:
     """Return the name of the checkpoint on its way; empty for none."""
     return "" if driver.pending is None else checkpoint_name(driver.epoch, driver.pending.clock)
 

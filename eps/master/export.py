@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eps.core.checkpoints import CheckpointDriver
+from eps.core.checkpoints import Checkpoints
 from eps.core.membership import Membership
 from eps.data.dataset import open_dataset
 from eps.errors import ProtocolError, StorageError
@@ -67,7 +67,7 @@ def export(runtime: Runtime, membership: Membership, van: Van, path: Path) -> Ex
     return Exported(digest, ledger, test_metrics(runtime, tensors))
 
 
-def why_no_model(error: Exception, checkpoints: CheckpointDriver) -> str:
+def why_no_model(error: Exception, checkpoints: Checkpoints) -> str:
     """Return why there is no trained model, and what of the training can be had again all the same."""
     if not isinstance(error, StorageError):
         return f"the model could not be exported: {error}"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from eps.core import events as e
 from eps.core.events import JobState
-from eps.core.master_state import MasterState
+from eps.core.job import Job
 from eps.core.membership import Membership
 from eps.errors import StorageError
 from eps.master.export import Exported, export, why_no_model
@@ -44,7 +44,7 @@ class Exporter:
     bring : callable
         Brings it from there to where it outlives this machine; raises a StorageError.  It heeds
         (:func:`eps.system.interrupt.heed`) whether anybody still wants that.
-    state : MasterState
+    state : Job
     changed : Condition
         Guards it.
     put : callable
@@ -57,7 +57,7 @@ class Exporter:
         van: Van,
         path: Path,
         bring: Callable[[], None],
-        state: MasterState,
+        state: Job,
         changed: threading.Condition,
         put: Callable[[e.Event], None],
     ) -> None:
@@ -117,7 +117,7 @@ class Exporter:
     def _wanted(self, number: int) -> Membership | None:
         """Return whom an export asks; None where the job does not wait for that one any more."""
         with self._changed:
-            return self._state.membership if self._state.export_counts(number) else None
+            return self._state.membership if self._state.export.counts(number) else None
 
     def _export_once(self, membership: Membership) -> Exported:
         """Write and measure the model of a job that has gone back as often, unless that is done."""

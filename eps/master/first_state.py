@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from eps.core.master_state import MasterState
+from eps.core.job import Job
 from eps.master.checkpoints import driver_of
 from eps.spec.runtime import Runtime
 
 
-def first_state(runtime: Runtime, generation: int) -> MasterState:
-    """Return the state of a job that nobody was the master of before, or only who could log nothing.
+def first_state(runtime: Runtime, generation: int) -> Job:
+    """Return the state of a job without logged state.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ def first_state(runtime: Runtime, generation: int) -> MasterState:
         The one after that of the master that was announced last; 1 where none was.
     """
     spec, start = runtime.spec, runtime.start
-    state = MasterState(
+    state = Job(
         runtime.settings,
         start.workers or spec.workers,
         start.servers or spec.servers,
@@ -28,10 +28,9 @@ def first_state(runtime: Runtime, generation: int) -> MasterState:
         checkpoints=driver_of(runtime),
         first_container=start.first_container,
         managed=bool(runtime.manager),
-        interchangeable=spec.interchangeable,
         start_with=spec.start_with,
         # Later masters have it from the log, with the rest of the state.
         seed=f"{runtime.name} {time.time_ns()}",
     )
-    state.generation = generation
+    state.masters.generation = generation
     return state

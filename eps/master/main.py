@@ -8,39 +8,37 @@ Source: EPS §3.1.3, §5.2; design sections 2, 4 and 7.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from eps.cluster.api import NO_NEWS, ContainerEvent, ContainerRequest, EvictionWarning, ResourceManager
-from eps.cluster.api import Allocated as ContainerAllocated
-from eps.cluster.api import Exited as ContainerEnded
-from eps.cluster.api import Running as ContainerRunning
+from eps.cluster.api import NO_NEWS, ResourceManager
 from eps.cluster.choice import open_resources
 from eps.cluster.local import LocalResourceManager
 from eps.core import events as e
 from eps.core.events import ENDED_STATES, JobState
-from eps.core.evictions import TAKEN_AWAY
 from eps.core.history import ClockHistory
-from eps.core.master_state import MasterState
+from eps.core.job import Job
 from eps.core.types import Role
-from eps.errors import ConfigError, DeadlineError, EpsError, PlanError, ResourceError, StorageError
+from eps.errors import ConfigError, ResourceError, StorageError
 from eps.master import records
 from eps.master.checkpoints import CheckpointFinisher, earlier_history, pending_name
+from eps.master.containers import Containers
 from eps.master.export import why_no_report
 from eps.master.exporter import BRINGING_S, Exporter
 from eps.master.first_state import first_state
 from eps.master.leaving import leave_supervisor
 from eps.master.metrics import serve_metrics
+from eps.master.notes import Notes
 from eps.master.place import Announcements, open_place
 from eps.master.pulse import Pulse
+from eps.master.requests import Requests
 from eps.master.service import JobMasterService
 from eps.master.sessions import Sessions
 from eps.master.state_log import StateLog
@@ -52,10 +50,9 @@ from eps.net.security.credentials import NO_SECURITY, Security
 from eps.pb.control_pb2_grpc import add_JobMasterServicer_to_server
 from eps.spec.results import deliver_detached
 from eps.spec.runtime import Runtime
-from eps.storage.atomic import write_bytes_atomic, write_json_atomic
+from eps.storage.atomic import write_json_atomic
 from eps.storage.checkpoint import open_checkpoints
 from eps.storage.jobdir import JobDir
-from eps.storage.journal import Journal
 from eps.system.logs import set_up_logging
 
 if TYPE_CHECKING:
@@ -66,10 +63,6 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.25
 #: Members that were told to end get this long before the supervisor ends them.
 FAREWELL_S = 3.0
-#: History entries of one message to somebody who watches.
-MOST_ENTRIES = 1000
-#: The status is left on disk this often, or after so many times as long as that took: it grows with the job.
-NOTE_S, NOTE_TIMES = 1.0, 20
 #: The supervisor hears this often that the owner thread lives.
 BEAT_S = 0.5
 #: What keeps the owner thread longer than a beat, at worst: a slow disk, a user's model while it is measured, a long
@@ -101,7 +94,7 @@ class Master:
     log : StateLog, optional
         What the masters of this job share; by default in its directory.
     announcements : Announcements, optional
-        What tells whoever looks for the job's master where it listens; by default ``master.json`` in its directory.
+        Say where this master listens; by default ``master.json`` in its directory.
 
     Raises
     ------
@@ -115,48 +108,49 @@ class Master:
         job_dir: JobDir,
         resources: ResourceManager,
         security: Security = NO_SECURITY,
-        watch: Callable[[MasterState, bool], None] | None = None,
+        watch: Callable[[Job, bool], None] | None = None,
         *,
         server: BoundServer | None = None,
         log: StateLog | None = None,
         announcements: Announcements | None = None,
     ) -> None:
         self._server = BoundServer(security=security) if server is None else server
-        self._address = str(self._server.address)
         self._announcements = Announcements(job_dir) if announcements is None else announcements
         self._runtime = runtime
-        self._security = security
         self._job_dir = job_dir
         self._resources = resources
-        self._van = NegotiatedVan(security, runtime.spec.van)
         self._events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        self._answers: dict[str, e.Answer] = {}
-        self._asked: dict[str, int] = {}
-        self._containers = set(resources.adopted)
         self._ended: e.EndJob | None = None
         self._started_s = time.monotonic()
         self._now: Callable[[], float] = lambda: time.monotonic() - self._started_s
-        self._journal: Journal | None = None
-        #: What cannot be written, and why.
-        self._storage_errors: dict[str, str] = {}
+        self._notes = Notes(job_dir)
         self._log = StateLog(job_dir.state) if log is None else log
         self._state, self._first_commands = self._restore()
         self._watch = watch
         self._exporter = Exporter(
-            runtime, self._van, job_dir.model, self._bring_model, self._state, self._changed, self.put
+            runtime,
+            NegotiatedVan(security, runtime.spec.van),
+            job_dir.model,
+            self._bring_model,
+            self._state,
+            self._changed,
+            self.put,
         )
         self._checkpoints = CheckpointFinisher(
             runtime, open_checkpoints(runtime.checkpoints, STORE_PATIENCE_S), self._history_before, self.put
         )
         beat_s = runtime.spec.member_timeout_s / BEATS
         self._pulse = Pulse(self._beat, min(BEAT_S, beat_s))
-        self._sessions = Sessions(self.put, runtime.to_json(), self._state, beat_s=beat_s)
-        # Whoever does not come back is as lost as one that falls silent.
-        self._sessions.expect(r.container_id for r in self._state.members.values() if r.address is not None)
-        self._tick_due_s = self._note_due_s = 0.0
+        self._sessions = Sessions(self.put, runtime.to_json(), self._state.masters, beat_s=beat_s)
+        self._containers = Containers(resources, runtime.spec, str(self._server.address), self.put, self._sessions)
+        self._requests = Requests(runtime, self._state, self._changed, self.put, self._now)
+        self._service = JobMasterService(self._requests, self.status, self.put, runtime.manager)
+        # A member that does not come back is as lost as one that falls silent.
+        self._sessions.expect(r.container for r in self._state.members.by_name.values() if r.address is not None)
+        self._tick_due_s = 0.0
 
-    def _restore(self) -> tuple[MasterState, list[e.Command]]:
+    def _restore(self) -> tuple[Job, list[e.Command]]:
         """Return the state that the process before left, or a new one, and what is to be done first."""
         restored = self._log.restore()
         if restored is not None:
@@ -164,7 +158,7 @@ class Master:
             self._started_s -= restored.now_s + restored.away_s
             state = restored.state
             # One before may have been announced that could log nothing; a generation is used once.
-            last = max(state.generation, self._announcements.generation)
+            last = max(state.masters.generation, self._announcements.generation)
             event = e.MasterRestarted(last + 1, self._resources.adopted)
             self._log.record(event, self._now())
             return state, state.step(event, self._now())
@@ -187,37 +181,6 @@ class Master:
         for event in events:
             self._events.put(event)
 
-    @property
-    def manager(self) -> str:
-        """Who alone may change the job's size; empty: anybody."""
-        return self._runtime.manager
-
-    def ask(self, event: e.Event, request_id: str, timeout_s: float) -> e.Answer:
-        """Queue a request and wait for its answer.
-
-        Raises
-        ------
-        EpsError
-            The refusal.
-        DeadlineError
-            No answer in time.
-        """
-        with self._changed:
-            self._asked[request_id] = self._asked.get(request_id, 0) + 1
-        self.put(event)
-        with self._changed:
-            self._changed.wait_for(lambda: request_id in self._answers, timeout_s)
-            answer = self._answers.get(request_id)
-            self._asked[request_id] -= 1
-            if not self._asked[request_id]:
-                del self._asked[request_id]
-                self._answers.pop(request_id, None)
-        if answer is None:
-            raise DeadlineError(f"the job master did not decide on request {request_id} within {timeout_s:g} s")
-        if answer.error is not None:
-            raise answer.error
-        return answer
-
     def status(self) -> dict[str, Any]:
         """Return what ``eps status`` shows."""
         with self._changed:
@@ -225,54 +188,15 @@ class Master:
 
     def _status(self) -> dict[str, Any]:
         found = records.status(self._runtime, self._state, 0.0, self._now())
-        errors = [error for error in (self._log.error, *self._storage_errors.values(), self._exporter.waits) if error]
+        errors = [error for error in (self._log.error, *self._notes.errors.values(), self._exporter.waits) if error]
         silent_s = self._resources.silent_s()
         hangs = silent_s >= self._runtime.spec.member_timeout_s
         return {
             **found,
-            "generation": self._state.generation,
+            "generation": self._state.masters.generation,
             "storage_error": "; ".join(errors),
             "resources_error": records.RESOURCES_HANG.format(silent_s=silent_s) if hangs else "",
         }
-
-    def progress_after(self, clock: int) -> tuple[dict[str, Any], list[dict[str, Any]], bool]:
-        """Return (status, the next history entries after ``clock``, whether there will be no more)."""
-        first = max(0, clock + 1)
-        with self._changed:
-            history = self._state.progress.history
-            found = history[first : first + MOST_ENTRIES]
-            more = len(history) > first + MOST_ENTRIES
-            status = self._status()
-            ended = self._state.state in ENDED_STATES and not more
-        # Outside the lock: the owner thread must not wait for texts.
-        return status, [records.history_entry(self._runtime, record, 0.0) for record in found], ended
-
-    def wait_for_change(self, clock: int, timeout_s: float) -> None:
-        """Wait that long, or until the job has ended or has more history after ``clock`` than one message takes."""
-        with self._changed:
-            history = self._state.progress.history
-            self._changed.wait_for(
-                lambda: self._state.state in ENDED_STATES or len(history) > clock + 1 + MOST_ENTRIES, timeout_s
-            )
-
-    def wait_for_plan(
-        self, plan_id: int, wait_s: float, still_wanted: Callable[[], bool]
-    ) -> tuple[dict[str, Any], bool]:
-        """Return (plan, whether it has ended), after waiting at most ``wait_s`` for its end.
-
-        Raises
-        ------
-        PlanError
-            There is no such plan.
-        """
-        deadline = self._now() + wait_s
-        with self._changed:
-            plan = self._state.plans.get(plan_id)
-            if plan is None:
-                raise PlanError(f"there is no plan {plan_id}; the job has {len(self._state.plans)}")
-            while not plan.ended and self._now() < deadline and still_wanted():
-                self._changed.wait(min(0.5, max(0.0, deadline - self._now())))
-            return records.live_entry(self._state, plan, self._now()), plan.ended
 
     # ---- the owner thread
 
@@ -280,16 +204,15 @@ class Master:
         """Serve until the job has ended; return the exit code."""
 
         def register(server: Any) -> None:
-            add_JobMasterServicer_to_server(JobMasterService(self), server)
+            add_JobMasterServicer_to_server(self._service, server)
             self._sessions.register(server)
 
         server = self._server.start(register)
         metrics = serve_metrics(self._runtime.spec.metrics_port, self.status)
-        poller = threading.Thread(target=self._poll_resources, name="resources", daemon=True)
-        poller.start()
+        self._containers.listen()
         place = self._server.address
         self._announcements.add(
-            {"host": place.host, "port": place.port, "pid": os.getpid(), "generation": self._state.generation}
+            {"host": place.host, "port": place.port, "pid": os.getpid(), "generation": self._state.masters.generation}
         )
         self._checkpoints.begin(pending_name(self._state.checkpoints))
         self._pulse.start()
@@ -305,8 +228,7 @@ class Master:
             metrics.close()
         self._sessions.close()
         server.stop(0.5).wait(2.0)
-        if self._journal is not None:
-            self._journal.close()
+        self._notes.close()
         # A snapshot that is being written ends first.
         self._patiently(self._log.close, SYNC_PATIENCE_S)
         self._pulse.stop()
@@ -322,20 +244,21 @@ class Master:
             except queue.Empty:
                 pass
         self._tick_due_s = time.monotonic() + TICK_S
-        self._note_status()
+        if self._notes.status_is_due:
+            self._patiently(lambda: self._notes.status(self.status()), SYNC_PATIENCE_S)
         self._look_for_silence()
         self._look_for_room()
         return e.Tick(self._resources.silent_s())
 
     def _look_for_room(self) -> None:
-        """Let a job that has made room for others grow back when nobody wants that room any more."""
+        """Let a job that has made room for others grow back when no other application wants that room any more."""
         if self._state.looks_for_room:
             fits = {Role(role): number for role, number in self._resources.room().items() if number}
             if fits:
                 self.put(e.RoomSeen(fits))
 
     def _look_for_silence(self) -> None:
-        """Give up the members that hang: they are killed, for whatever they still did could harm."""
+        """Give up the members that hang, and kill them: what they still did could harm."""
         for container_id, reason in self._sessions.silent(self._runtime.spec.member_timeout_s):
             if self._ended is None:
                 logger.warning("M %s %s: it is lost", container_id, reason)
@@ -343,31 +266,9 @@ class Master:
                 self._sessions.dismiss(container_id, f"declared lost: it {reason}")
                 self._resources.kill(container_id)
 
-    def _note_status(self) -> None:
-        """Leave the status on disk now and then, for whoever asks after a job whose processes were killed."""
-        began_s = time.monotonic()
-        if began_s < self._note_due_s:
-            return
-        noted = json.dumps({**self.status(), "as_of_s": round(time.time(), 3)}).encode("ascii")
-        try:
-            self._patiently(partial(write_bytes_atomic, self._job_dir.status_json, noted, sync=False), SYNC_PATIENCE_S)
-            self._note_storage("status")
-        except StorageError as error:
-            self._note_storage("status", error)
-        ended_s = time.monotonic()
-        self._note_due_s = ended_s + max(NOTE_S, NOTE_TIMES * (ended_s - began_s))
-
-    def _note_storage(self, what: str, error: StorageError | None = None) -> None:
-        """Show what cannot be written; training goes on without it."""
-        if error is None:
-            self._storage_errors.pop(what, None)
-        elif what not in self._storage_errors:
-            logger.error("M goes on without the %s: %s", what, error)
-            self._storage_errors[what] = str(error)
-
     def _beat(self) -> None:
         """Tell the supervisor that the owner thread lives, and how far the job is; on the thread that beats."""
-        progress = self._state.progress.completed + len(self._state.memberships)
+        progress = self._state.progress.completed + len(self._state.members.memberships)
         exports = self._state.state is JobState.EXPORTING
         self._resources.beat(progress, EXPORT_PATIENCE_S if exports else 0.0)
 
@@ -375,9 +276,9 @@ class Master:
         now_s = self._now()
         self._patiently(partial(self._log.record, event, now_s), SYNC_PATIENCE_S)
         with self._changed:
-            before = self._state.state, self._state.driver and self._state.driver.plan.phase
+            before = self._state.state, self._state.plans.driver and self._state.plans.driver.plan.phase
             commands = self._state.step(event, now_s)
-            after = self._state.state, self._state.driver and self._state.driver.plan.phase
+            after = self._state.state, self._state.plans.driver and self._state.plans.driver.plan.phase
             if before != after or any(isinstance(c, e.Answer | e.EndJob) for c in commands):
                 self._changed.notify_all()
             parts = None if self._state.state in ENDED_STATES else self._log.due(self._state, now_s)
@@ -396,9 +297,9 @@ class Master:
                 case e.Send(to, order):
                     self._sessions.send(to, order)
                 case e.Journal(record, sync):
-                    self._append(record, sync)
-                case e.RequestContainer(container_id, role):
-                    self._request(container_id, role)
+                    self._patiently(partial(self._write_record, record, sync), SYNC_PATIENCE_S)
+                case e.RequestContainer(container_id, roles):
+                    self._containers.request(container_id, roles)
                 case e.ReleaseContainer(container_id):
                     # Its process ends by itself as well, where the resource manager cannot reach it.
                     self._sessions.dismiss(container_id, "the job does not count on this process any more")
@@ -411,10 +312,7 @@ class Master:
                     servers = () if membership is None else [membership.addresses[s] for s in membership.servers]
                     self._sessions.name(container_id, name, servers)
                 case e.Answer():
-                    with self._changed:
-                        if command.request_id in self._asked:
-                            self._answers[command.request_id] = command
-                        self._changed.notify_all()
+                    self._requests.answer(command)
                 case e.StartExport(number):
                     self._exporter.start(number)
                 case e.FinishCheckpoint():
@@ -425,87 +323,24 @@ class Master:
                     self._checkpoints.discard(command)
                 case e.EndJob():
                     self._ended = command
+                    self._containers.end()
 
     def _history_before(self, clock: int) -> ClockHistory:
         return self._state.progress.history.before(clock)
 
-    def _append(self, record: Any, sync: bool) -> None:
+    def _write_record(self, record: Mapping[str, Any], sync: bool) -> None:
         logger.info("M %s", record)
-        self._patiently(partial(self._write_record, record, sync=sync), SYNC_PATIENCE_S)
-
-    def _write_record(self, record: Any, *, sync: bool) -> None:
         if sync:
             self._log.sync(self._now())
-        try:
-            if self._journal is None:
-                self._journal = Journal(self._job_dir.journal)
-            self._journal.append(record, sync)
-            self._note_storage("journal")
-        except StorageError as error:
-            self._note_storage("journal", error)
-            if self._journal is not None:
-                # Opened again, it knows what is on disk.
-                self._journal.close()
-                self._journal = None
+        self._notes.journal(record, sync=sync)
 
     def _patiently(self, work: Callable[[], None], most_s: float) -> None:
         """Do what the disk, or another process, may keep waiting for that long: the supervisor is told meanwhile."""
         with self._pulse.patience(most_s):
             work()
 
-    def _request(self, container_id: str, role: Role) -> None:
-        self._containers.add(container_id)
-        spec = self._runtime.spec
-        self._resources.request(
-            ContainerRequest(
-                container_id,
-                role.value,
-                spec.number_by_role("memory_mb", role),
-                spec.number_by_role("vcores", role),
-                env={"EPS_MASTER_ADDRESS": self._address},
-            )
-        )
-
-    def _poll_resources(self) -> None:
-        """Hear of containers until the job has ended; without that it could not go on."""
-        try:
-            while self._ended is None or self._containers:
-                self._resources.wait(TICK_S)
-                self._on_containers(self._resources.poll())
-        except Exception as error:
-            # Closed at the end of the job; before it nobody gives containers any more, as where the supervisor has
-            # gone, which takes this process along.
-            if self._ended is not None:
-                return
-            reason = str(error)
-            if not isinstance(error, EpsError):
-                logger.exception("M the resource manager cannot be listened to")
-                reason = f"the resource manager failed unexpectedly: {type(error).__name__}: {error}"
-            self.put(e.ResourcesLost(reason))
-
-    def _on_containers(self, found: Sequence[ContainerEvent]) -> None:
-        for event in found:
-            self._on_container(event)
-        warned = [w for w in found if isinstance(w, EvictionWarning)]
-        if warned:
-            for w in warned:
-                reason = w.reason or TAKEN_AWAY
-                logger.warning("M container %s %s: it has %.1f s", w.container_id, reason, w.deadline_s)
-            told = [e.ContainerWarning(w.container_id, w.deadline_s, w.reason, w.for_others) for w in warned]
-            self.put(e.ContainersWarned(tuple(told)))
-
-    def _on_container(self, event: ContainerEvent) -> None:
-        if isinstance(event, ContainerAllocated):
-            self.put(e.ContainerGranted(event.container_id))
-        elif isinstance(event, ContainerRunning):
-            self.put(e.ContainerLaunched(event.container_id, event.pid))
-        elif isinstance(event, ContainerEnded):
-            self._containers.discard(event.container_id)
-            self._sessions.forget(event.container_id)
-            self.put(e.ContainerExited(event.container_id, event.reason, event.taken))
-
     def _bring_model(self) -> None:
-        """Bring the model where the next master's is, too: when the job has finished, nobody can make it again."""
+        """Bring the model where the next master's is, too: when the job has finished, it cannot be made again."""
 
     # ---- the end
 
@@ -522,7 +357,7 @@ class Master:
 
     def _make_report(self) -> None:
         with self._changed:
-            exported = self._state.exported
+            exported = self._state.export.found
             report = records.report(
                 self._runtime,
                 self._state,
@@ -556,7 +391,7 @@ class Master:
         return exit_code
 
 
-def run(context: ContainerContext, watch: Callable[[MasterState, bool], None] | None = None) -> int:
+def run(context: ContainerContext, watch: Callable[[Job, bool], None] | None = None) -> int:
     """Run the job master's process; ``watch`` as of :class:`Master`."""
     set_up_logging()
     tune_malloc()

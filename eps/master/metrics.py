@@ -33,7 +33,7 @@ def serve_metrics(port: int, status: Callable[[], Mapping[str, Any]]) -> Metrics
     try:
         server = MetricsServer(port, lambda: job_metrics(status()))
     except ResourceError as error:
-        # Whoever looks on is no reason to stop.
+        # Monitoring is no reason to stop.
         logger.error("M serves no metrics: %s", error)
         return None
     logger.info("M serves metrics at http://127.0.0.1:%d/metrics", server.port)

@@ -31,7 +31,7 @@ class Announcements:
     def __init__(self, job: JobDir, shared: Storage | None = None) -> None:
         self._job = job
         self._shared = shared
-        #: Generation of the last one that was announced, 0 before the first: nobody has heard of a later one.
+        #: Generation of the last one that was announced, 0 before the first.
         self.generation = int(self._last().get("generation", 0))
 
     def _last(self) -> Mapping[str, Any]:
@@ -43,7 +43,7 @@ class Announcements:
             return json_object(file.read(), self._shared.describe(MASTER_FILE))
 
     def add(self, place: Mapping[str, Any]) -> None:
-        """Tell whoever looks for the job's master where it listens.
+        """Say where the job's master listens.
 
         Raises
         ------

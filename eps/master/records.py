@@ -15,12 +15,13 @@ from typing import Any
 from eps.core import evictions
 from eps.core.events import ENDED_STATES
 from eps.core.history import ClockRecord
-from eps.core.lent import lent
-from eps.core.master_state import MasterState
+from eps.core.job import Job
 from eps.core.membership import Membership
 from eps.core.progress import pause_and_slowdown
 from eps.core.reconfig import Operation, Phase, Plan, Purpose
 from eps.core.recovery import GoingBack, Loss
+from eps.core.size import Borrower
+from eps.core.types import Role
 from eps.ml.metrics import EvalSums
 from eps.spec.runtime import Runtime
 
@@ -98,23 +99,25 @@ def went_back_entry(back: GoingBack) -> dict[str, Any]:
         "to_clock": back.to,
         "seconds": round(back.at_s, 6),
         "lost": dict(back.lost),
+        # Those of them whose parameters were lost with them.
+        "servers": list(back.servers),
         "unreadable": back.unreadable,
     }
 
 
-def evictions_entry(state: MasterState, most: int = 0) -> dict[str, Any]:
+def evictions_entry(state: Job, most: int = 0) -> dict[str, Any]:
     """Return what was announced to be taken away, and what became of it; of ``most`` members, the latest, unless 0.
 
     ``drain_s`` has, for each plan that drained members, the seconds from when it was asked to its release.  ``given``:
     how many members of each role are missing because others were to get room that the job had.
     """
-    plans = [p for p in state.plans.values() if p.change.operation is Operation.DRAIN and p.phase is Phase.RELEASED]
+    plans = [p for p in state.plans.all.values() if p.change.operation is Operation.DRAIN and p.phase is Phase.RELEASED]
     taken = {str(p.plan_id): p.reached_s[Phase.RELEASED] - p.reached_s[Phase.QUEUED] for p in plans}
     return {
-        **evictions.counts(state.evictions),
+        **evictions.counts(state.evictions.all),
         "drain_s": {plan_id: round(seconds, 6) for plan_id, seconds in taken.items()},
-        "given": {str(role): number for role, number in state.given.items()},
-        "members": [_eviction_entry(eviction) for eviction in state.evictions[-most:]],
+        "given": {str(role): number for role, number in state.size.lent[Borrower.OTHERS].items()},
+        "members": [_eviction_entry(eviction) for eviction in state.evictions.all[-most:]],
     }
 
 
@@ -165,22 +168,22 @@ def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict
 
 
 def _asked_by(plan: Plan) -> str:
-    """Return who asked for a change: the job itself, whoever makes room in its queue, or a user."""
+    """Return who asked for a change: the job itself, the scheduler of its queue, or a user."""
     if plan.purpose.own:
         return "job"
-    return "queue" if plan.purpose is Purpose.QUEUE else "user"
+    return "queue" if plan.purpose is Purpose.LEND else "user"
 
 
 def _purpose(plan: Plan) -> str:
-    """Return what the job itself asked for a change for; empty where somebody else asked for it."""
+    """Return what the job itself asked for a change for; empty where a user or a scheduler did."""
     if not plan.purpose.own:
         return ""
-    return str(Purpose.SIZE if plan.purpose is Purpose.RETURN else plan.purpose)
+    return str(Purpose.REPLACE if plan.purpose is Purpose.REGAIN else plan.purpose)
 
 
-def live_entry(state: MasterState, plan: Plan, now_s: float) -> dict[str, Any]:
+def live_entry(state: Job, plan: Plan, now_s: float) -> dict[str, Any]:
     """Return a change that is on its way, with what it waits for, and for how long it has been in its phase."""
-    driver, waits_for = state.driver, ""
+    driver, waits_for = state.plans.driver, ""
     if driver is not None and not plan.ended:
         waits_for = driver.waits_for() if driver.plan is plan else f"plan {driver.plan.plan_id}"
     waited_s = round(now_s - max(plan.reached_s.values()), 6)
@@ -190,26 +193,25 @@ def live_entry(state: MasterState, plan: Plan, now_s: float) -> dict[str, Any]:
 
 def membership_entry(membership: Membership) -> dict[str, Any]:
     """Return one committed membership."""
-    held = membership.holdings()
     return {
         "version": membership.version,
         "from_clock": membership.from_clock,
-        "workers": {w: held[w] for w in membership.workers},
-        "servers": {s: held[s] for s in membership.servers},
+        "workers": membership.holdings(Role.WORKER),
+        "servers": membership.holdings(Role.SERVER),
     }
 
 
-def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float) -> dict[str, Any]:
+def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict[str, Any]:
     """Return what ``eps status`` shows."""
     progress, membership = state.progress, state.membership
     history, completed_s = progress.history, progress.history.completed_s
     total = runtime.settings.iterations
     clock = max(0, min(progress.completed, total))
     evaluated = progress.evaluated
-    recent = list(state.plans.values())[-MOST_CHANGES:]
+    recent = list(state.plans.all.values())[-MOST_CHANGES:]
     live = [p for p in recent if not p.ended]
     running = state.state not in ENDED_STATES
-    held = membership.holdings() if membership is not None else {}
+    held = {role: membership.holdings(role) for role in Role} if membership is not None else {}
     return {
         "name": runtime.name,
         "state": str(state.state),
@@ -222,21 +224,23 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
         "workers": len(membership.workers) if membership else 0,
         "servers": len(membership.servers) if membership else 0,
         "members": [
-            _member(state, name, held.get(name, []), now_s, runtime.spec.on)
-            for name in (sorted(state.members) if running else ())
+            _member(state, name, role, held.get(role, {}).get(name, []), now_s, runtime.spec.on)
+            for name in (sorted(state.members.by_name) if running else ())
+            for role in Role
+            if role in state.members.by_name[name].roles
         ],
         "plan": next((live_entry(state, p, now_s) for p in live if p.phase is not Phase.QUEUED), None),
         "queued": [live_entry(state, p, now_s) for p in live if p.phase is Phase.QUEUED],
         "changes": [change_entry(p, completed_s, now_s) for p in recent if p.ended],
-        "losses": [loss_entry(loss) for loss in state.losses[-MOST_CHANGES:]],
-        "went_back": [went_back_entry(back) for back in state.goings_back[-MOST_CHANGES:]],
-        # Why nobody takes over from those that were lost.
+        "losses": [loss_entry(loss) for loss in state.recovery.losses[-MOST_CHANGES:]],
+        "went_back": [went_back_entry(back) for back in state.recovery.goings_back[-MOST_CHANGES:]],
+        # Why no member takes over from those that were lost.
         "recovery_waits_for": state.recovery_waits_for(now_s) if running else "",
         "evictions": evictions_entry(state, MOST_CHANGES),
         # Members of each role that are missing because they were not granted in time at the start.
-        "began_without": {str(role): number for role, number in state.began_without.items()},
+        "began_without": {str(role): number for role, number in state.size.lent[Borrower.START].items()},
         # Members of each role that left so that others of its queue got their room, and are to come back.
-        "lent": {str(role): number for role, number in lent(state.plans.values()).items()},
+        "lent": {str(role): number for role, number in state.size.lent[Borrower.QUEUE].items()},
         "loss": number(history[-1].loss) if history else None,
         "metrics": metrics_of(runtime, evaluated) if evaluated else {},
         "checkpoints": checkpoints_entry(state),
@@ -246,7 +250,7 @@ def status(runtime: Runtime, state: MasterState, started_s: float, now_s: float)
     }
 
 
-def checkpoints_entry(state: MasterState) -> dict[str, Any]:
+def checkpoints_entry(state: Job) -> dict[str, Any]:
     """Return how checkpoints go: how many, the latest, what one waits for, and why the last one failed, if it did."""
     driver = state.checkpoints
     return {
@@ -261,16 +265,18 @@ def checkpoints_entry(state: MasterState) -> dict[str, Any]:
     }
 
 
-def _outcomes(state: MasterState) -> list[dict[str, Any]]:
+def _outcomes(state: Job) -> list[dict[str, Any]]:
     return [dataclasses.asdict(outcome) for outcome in state.checkpoints.outcomes]
 
 
-def _member(state: MasterState, name: str, holds: list[int], now_s: float, runs_on: str) -> dict[str, Any]:
-    record, eviction = state.members[name], state.eviction_of(name)
+def _member(state: Job, name: str, role: Role, holds: list[int], now_s: float, runs_on: str) -> dict[str, Any]:
+    """Return the entry of one role of a member."""
+    record, eviction = state.members.by_name[name], state.evictions.of(name)
     return {
         "name": name,
-        "role": str(record.role),
-        "container": record.container_id,
+        "role": str(role),
+        "tier": str(record.tier),
+        "container": record.container,
         # Below 0 where the deadline was not kept.
         "evicted_in_s": None if eviction is None else round(eviction.deadline_s - now_s, 3),
         # As words after the container's name.
@@ -281,12 +287,12 @@ def _member(state: MasterState, name: str, holds: list[int], now_s: float, runs_
         "port": record.address.port if record.address else 0,
         "holds": holds,
         # Who else is there that it sends data to, and which way.
-        "ways": {peer: way for peer, way in sorted(record.ways.items()) if peer in state.members},
+        "ways": {peer: way for peer, way in sorted(record.ways.items()) if peer in state.members.by_name},
     }
 
 
 def ledger_entry(runtime: Runtime, ledger: Ledger | None) -> dict[str, int | None]:
-    """Return the ledger; of a job that was not exported only what is expected, for nobody asked the servers."""
+    """Return the ledger; of a job that was not exported only what is expected: the servers were not asked."""
     if ledger is not None:
         return dataclasses.asdict(ledger)
     settings = runtime.settings
@@ -304,7 +310,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def report(
     runtime: Runtime,
-    state: MasterState,
+    state: Job,
     ledger: Ledger | None,
     model_sha256: str,
     test_metrics: dict[str, float],
@@ -326,11 +332,11 @@ def report(
         "metrics": metrics,
         "history": [history_entry(runtime, record, started_s) for record in history],
         "model_sha256": model_sha256,
-        "changes": [change_entry(p, completed_s, now_s) for p in state.plans.values()],
-        "losses": [loss_entry(loss) for loss in state.losses],
-        "went_back": [went_back_entry(back) for back in state.goings_back],
+        "changes": [change_entry(p, completed_s, now_s) for p in state.plans.all.values()],
+        "losses": [loss_entry(loss) for loss in state.recovery.losses],
+        "went_back": [went_back_entry(back) for back in state.recovery.goings_back],
         "evictions": evictions_entry(state),
-        "generation": state.generation,
+        "generation": state.masters.generation,
         "checkpoints": {**checkpoints_entry(state), "outcomes": _outcomes(state)},
         "ledger": ledger_entry(runtime, ledger),
         "iteration_seconds": {
@@ -340,7 +346,7 @@ def report(
         },
         # Unlike the above with what came before the first iteration and after the last.
         "elapsed_s": round(now_s - started_s, 3),
-        "membership": [membership_entry(v) for v in state.memberships],
-        # Of SSP and ASP sums are never reproducible, whatever the setting.
+        "membership": [membership_entry(v) for v in state.members.memberships],
+        # Of SSP and ASP sums are never reproducible.
         "settings": {**dataclasses.asdict(runtime.spec), "reproducible": runtime.settings.reproducible},
     }

@@ -7,11 +7,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
 from eps.core import events as e
+from eps.core.masters import Masters
 from eps.core.messages import Order, Shutdown
 from eps.core.silence import SilenceWatch
 from eps.core.types import Address, MemberId
@@ -26,19 +27,11 @@ OLDEST_REPORT_S = 60.0
 logger = logging.getLogger(__name__)
 
 
-class Author(Protocol):
-    """Whose orders they are."""
-
-    #: See :class:`eps.core.master_members.JobMembers`.
-    generation: int
-    steps: int
-
-
 class _Line:
     """One stream of one container.
 
-    What it reports is kept until the job has named the container: it is read all the same, since whoever says something
-    is not silent, however long its master takes.
+    What it reports is kept until the job has named the container: it is read all the same, for a member that
+    says something is not silent, however long its master takes.
 
     Parameters
     ----------
@@ -82,7 +75,7 @@ class _Line:
 
 
 class Sessions:
-    """Streams of all members: reports become events, orders go to whoever they are for.
+    """Streams of all members: reports become events, orders go to their members.
 
     An order to many is serialised once, and its bytes are shared: those of a membership grow with the job.
 
@@ -92,8 +85,8 @@ class Sessions:
         Takes events; never blocks.
     job_json : str
         The job's settings, sent with the welcome.
-    author : Author
-        The state of this master.
+    author : Masters
+        Says the generation of this master, and the events that it has taken in.
     now : callable
         Seconds, steady.
     beat_s : float, seconds
@@ -104,7 +97,7 @@ class Sessions:
         self,
         put: Callable[..., None],
         job_json: str,
-        author: Author,
+        author: Masters,
         now: Callable[[], float] = time.monotonic,
         beat_s: float = BEAT_S,
     ) -> None:
@@ -232,7 +225,7 @@ class Sessions:
         """A container has ended: its silence means nothing.
 
         Its process may be there all the same, where the one that looked after it was lost (a NodeManager): it is told
-        to end, for nobody else will.
+        to end.
         """
         with self._lock:
             self._watch.forget(container_id)

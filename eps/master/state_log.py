@@ -5,7 +5,7 @@ without end, the history, is in columns, which are copied as they are.
 
 A log that cannot be written does not end a job: training goes on without it, the reason is shown, and snapshots are
 tried until one heals it.  Until then the master cannot be started again: the log says so, or where not even that could
-be written, the members do (:mod:`eps.core.restart`).
+be written, the members do (:mod:`eps.core.masters`).
 
 The state is a function of its events, so an event that ends one master, by a crash or a hang, ends the next one while
 that restores the state.  Beside the log stands which event a master is restoring: the third master ends the job.
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from eps.core import events as e
 from eps.core.history import ClockHistory
-from eps.core.master_state import MasterState
+from eps.core.job import Job
 from eps.errors import StorageError
 from eps.master.encoding import dumps, loads
 from eps.storage.atomic import FILE_MODE
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 class Restored:
     """What a log says."""
 
-    state: MasterState
+    state: Job
     #: Time of the last event, on the master's clock.
     now_s: float
     #: Wall-clock seconds since then.
@@ -102,13 +102,13 @@ class StateLog:
         for sentence in recovered.dropped:
             logger.warning("M %s", sentence)
         now_s, state = _load(recovered.snapshot)
-        if recovered.records and self._restoring() == state.steps + len(recovered.records):
+        if recovered.records and self._restoring() == state.masters.steps + len(recovered.records):
             # The master that logged it did nothing afterwards, and the one that restored it ended there.
             raise StorageError(_deadly(loads(recovered.records[-1])[1]))
-        last = state.steps + len(recovered.records)
+        last = state.masters.steps + len(recovered.records)
         for record in recovered.records:
             now_s, event = loads(record)
-            if state.steps + 1 == last:
+            if state.masters.steps + 1 == last:
                 self._note_restoring(last)
             try:
                 state.step(event, now_s)
@@ -137,7 +137,7 @@ class StateLog:
             finally:
                 os.close(fd)
 
-    def begin(self, state: MasterState, now_s: float) -> None:
+    def begin(self, state: Job, now_s: float) -> None:
         """Log from here on: write the first snapshot."""
         self._try_snapshot(_parts(state, now_s), now_s)
 
@@ -158,8 +158,8 @@ class StateLog:
             except StorageError as error:
                 self._fail(str(error), now_s)
 
-    def due(self, state: MasterState, now_s: float) -> list[bytes] | None:
-        """Return what :meth:`shorten` is to write, None where no snapshot is due; nobody may look at the state."""
+    def due(self, state: Job, now_s: float) -> list[bytes] | None:
+        """Return what :meth:`shorten` is to write, None where no snapshot is due; under the state's lock."""
         if self.error:
             return _parts(state, now_s) if now_s >= self._heal_at_s else None
         due = max(self.snapshot_events, len(state.progress.history) // CLOCKS_PER_EVENT)
@@ -240,23 +240,19 @@ def _deadly(event: e.Event) -> str:
     return f"the event {name} has ended two masters; eps resume goes on from the latest checkpoint, or from the seed"
 
 
-def _parts(state: MasterState, now_s: float) -> list[bytes]:
-    """Return the parts of a snapshot: the state without its history, then the history's columns.
-
-    The commands of the last step are left out: who restores the state says them again.
-    """
-    progress = state.progress
-    history, commands = progress.history, state._out
+def _parts(state: Job, now_s: float) -> list[bytes]:
+    """Return the parts of a snapshot: the state without its history, then the history's columns."""
+    progress, history = state.progress, state.progress.history
     # Not an empty one: columns are no part of what :mod:`eps.master.encoding` takes.
-    progress.history, state._out = None, []  # type: ignore[assignment]
+    progress.history = None  # type: ignore[assignment]
     try:
         main = dumps((now_s, state))
     finally:
-        progress.history, state._out = history, commands
+        progress.history = history
     return [main, *history.columns()]
 
 
-def _load(parts: tuple[bytes, ...]) -> tuple[float, MasterState]:
+def _load(parts: tuple[bytes, ...]) -> tuple[float, Job]:
     now_s, state = loads(parts[0])
     state.progress.history = ClockHistory.from_columns(parts[1:])
     return now_s, state

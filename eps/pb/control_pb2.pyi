@@ -372,12 +372,14 @@ class Target(_message.Message):
     def __init__(self, item: _Optional[int] = ..., target: _Optional[str] = ..., address: _Optional[_Union[Address, _Mapping]] = ...) -> None: ...
 
 class Newcomer(_message.Message):
-    __slots__ = ("name", "address")
+    __slots__ = ("name", "address", "roles")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: Address
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[_Union[Address, _Mapping]] = ...) -> None: ...
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[_Union[Address, _Mapping]] = ..., roles: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class UpdateLists(_message.Message):
     __slots__ = ("plan_id", "added", "coming")

@@ -21,7 +21,7 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
 from eps.core.server_state import ServerState
-from eps.core.types import Address, MemberId, Role, role_of
+from eps.core.types import Address, MemberId, Role
 from eps.errors import EpsError, ProtocolError, StorageError, TakenOverError, TransferError
 from eps.net.arrays.api import Message, ReplyTo, Van
 from eps.net.arrays.memory import give_back
@@ -113,7 +113,7 @@ class ServerShell:
             case m.UpdateLists(plan_id, added, coming):
                 with self._lock:
                     self._state.addresses.update({entry.name: entry.address for entry in added})
-                self._meet([entry for entry in added if role_of(entry.name) is Role.SERVER])
+                self._meet([entry for entry in added if Role.SERVER in entry.roles])
                 done = m.ListsUpdated(self._state.name, plan_id)
                 self._preparations.begin(plan_id, coming, lambda: self._report(done))
             case m.UpdateMembership(plan_id, membership):

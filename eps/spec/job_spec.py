@@ -21,7 +21,7 @@ from typing import Any
 from eps.core.changes import parse_change, whole_number
 from eps.core.checkpoints import Schedule
 from eps.core.settings import UNBOUNDED, CoreSettings, Trigger
-from eps.core.types import MOST_MEMBERS, Role
+from eps.core.types import MOST_MEMBERS
 from eps.errors import ConfigError, PlanError
 
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
@@ -393,16 +393,6 @@ class JobSpec:
             elif key.strip() == role:
                 found = value.strip()
         return found or general
-
-    @property
-    def interchangeable(self) -> tuple[Role, ...]:
-        """Roles in whose room one of the other can be had: on the same nodes, in the same way, and no larger."""
-        if any(self.by_role(name, "worker") != self.by_role(name, "server") for name in ("label", "execution")):
-            return ()
-        sizes = {name: [self.number_by_role(name, role) for role in Role] for name in ("memory_mb", "vcores")}
-        return tuple(
-            role for role in Role if all(self.number_by_role(name, role) == max(sizes[name]) for name in sizes)
-        )
 
     def number_by_role(self, name: str, role: str) -> int:
         """Return the number that a setting says of a role.

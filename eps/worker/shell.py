@@ -74,7 +74,7 @@ class WorkerShell:
                     self._datasets.activate(split)
                 self._report(acked)
             case m.UpdateLists(plan_id, added):
-                servers = [entry.address for entry in added if entry.name.startswith(Role.SERVER.value)]
+                servers = [entry.address for entry in added if Role.SERVER in entry.roles]
                 self.loop.prepare(servers)
                 self._report(m.ListsUpdated(self.name, plan_id))
             case m.SendSplits(plan_id, transfers):

@@ -1,9 +1,9 @@
 """Has jobs ask YARN again for what they gave, when nobody has waited for a while and there is room.
 
-What is owed to whom is the job masters' word (:mod:`eps.core.lent`), which outlives whoever took it; so nothing is kept
+What is owed to whom is the job masters' word (:mod:`eps.core.size`), which outlives whoever took it; so nothing is kept
 here that matters, and nothing is given twice: a job is asked for one change at a time, and a request that is made
-twice, or by two at once, is the same (:mod:`eps.core.master_state`).  A job master withdraws by itself what it is not
-granted soon.  What YARN preempted a job takes back by itself (:mod:`eps.core.master_evictions`); that is not lent.
+twice, or by two at once, is the same (:mod:`eps.core.plans`).  A job master withdraws by itself what it is not
+granted soon.  What YARN preempted a job takes back by itself (:mod:`eps.core.size`); that is not lent.
 """
 
 from __future__ import annotations

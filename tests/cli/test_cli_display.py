@@ -326,8 +326,12 @@ def test_a_job_that_goes_back_says_where_to_and_why_once() -> None:
     away, alone = "ended while the job master was away", "exited with code 1: M ends: the job master is gone"
     torn = "server-4 cannot read checkpoint 0001-00000050: a byte is wrong"
     back = {"clock": 27, "to_clock": 0, "seconds": 3.0, "unreadable": ""}
-    first = {**back, "lost": {"worker-3": away, "server-1": away, "server-2": alone}}
-    later = {**back, "clock": 60, "to_clock": 50, "lost": {"server-3": "was ended by SIGKILL"}}
+    first = {
+        **back,
+        "lost": {"worker-3": away, "server-1": away, "server-2": alone},
+        "servers": ["server-1", "server-2"],
+    }
+    later = {**back, "clock": 60, "to_clock": 50, "lost": {"server-3": "was ended by SIGKILL"}, "servers": ["server-3"]}
     further = {**later, "to_clock": 40, "unreadable": torn}
     for known in ([], [first], [first], [], [first, later], [first, further], [first, further]):
         display.show(status_of(went_back=known))
@@ -436,8 +440,6 @@ def test_job_that_began_with_less_than_it_asked_for_says_so_until_it_has_the_res
 
 
 def test_what_the_job_asks_for_itself_says_what_for() -> None:
-    given = change_of(2, operation="remove-workers", asked="worker-3", asked_by="job", purpose="room")
-    text = status_text({**status_of(), "changes": [change_of(asked_by="job", purpose="size"), given]})
+    text = status_text({**status_of(), "changes": [change_of(asked_by="job", purpose="size")]})
 
     assert "plan 1 add-workers=2 to have the size that was asked for: " in text
-    assert "plan 2 remove-workers=worker-3 to give a server its room: " in text

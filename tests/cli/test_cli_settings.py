@@ -60,25 +60,6 @@ def test_what_a_container_gets_may_differ_by_role() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "found"),
-    [
-        ({}, ("worker", "server")),
-        ({"label": "gpu", "execution": "opportunistic,master=guaranteed"}, ("worker", "server")),
-        ({"label": "worker=transient"}, ()),
-        ({"execution": "worker=opportunistic"}, ()),
-        ({"memory_mb": "1024,server=4096"}, ("server",)),
-        ({"vcores": "1,server=2"}, ("server",)),
-        ({"memory_mb": "4096,server=1024", "vcores": "2,server=1"}, ("worker",)),
-        ({"memory_mb": "4096,server=1024", "vcores": "1,server=2"}, ()),
-    ],
-)
-def test_one_can_be_had_where_one_of_the_other_role_was_unless_it_is_larger_or_goes_elsewhere(
-    values: dict[str, str], found: tuple[str, ...]
-) -> None:
-    assert JobSpec(**values).interchangeable == found
-
-
-@pytest.mark.parametrize(
     ("values", "reason"),
     [
         ({"memory_mb": "server=1024"}, "says no number from 1 on for a worker: one without a role .* 1024,server=4096"),

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from types import UnionType
 from typing import Any
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.master_state import MasterState
+from eps.core.job import Job
 from eps.core.membership import Membership
 from eps.core.partition_state import Holding
 from eps.core.plan_driver import PlanDriver
+from eps.core.plans import RETRIES
 from eps.core.reconfig import Change, Operation, Plan, Purpose
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.types import Address, MemberId, Role
 from eps.errors import EpsError
 
+#: Pauses before a job asks again for members in the place of lost ones, and before it tries a drain again.
+REPLACE_S, DRAIN_AGAIN_S = (RETRIES[purpose][0] for purpose in (Purpose.REPLACE, Purpose.DRAIN))
+
 
 class ScriptedMaster:
-    """Drives a ``MasterState`` and answers for everybody else; time moves by a millisecond with each event."""
+    """Drives a ``Job`` and answers for everybody else; time moves by a millisecond with each event."""
 
     def __init__(
         self,
@@ -29,16 +33,14 @@ class ScriptedMaster:
         triggers: Sequence[Trigger] = (),
         *,
         managed: bool = False,
-        interchangeable: Collection[Role] = tuple(Role),
         start_with: float = 0.5,
     ) -> None:
-        self.state = MasterState(
+        self.state = Job(
             settings,
             num_workers,
             num_servers,
             triggers,
             managed=managed,
-            interchangeable=interchangeable,
             start_with=start_with,
         )
         self.now_s = 0.0
@@ -57,8 +59,8 @@ class ScriptedMaster:
 
     @property
     def driver(self) -> PlanDriver:
-        assert self.state.driver is not None
-        return self.state.driver
+        assert self.state.plans.driver is not None
+        return self.state.plans.driver
 
     def commands(self, kind: type[Any] | UnionType) -> list[Any]:
         """Return every command of a kind since the start."""
@@ -84,7 +86,7 @@ class ScriptedMaster:
 
     def _take(self, commands: list[e.Command]) -> list[e.Command]:
         self.state.validate()
-        self._containers.update({name: r.container_id for name, r in self.state.members.items()})
+        self._containers.update({name: r.container for name, r in self.state.members.by_name.items()})
         self.last = list(commands)
         self.all.extend(commands)
         self._unread.extend((c.to, c.order) for c in commands if isinstance(c, e.Send))
@@ -96,7 +98,7 @@ class ScriptedMaster:
     def start(self) -> None:
         """Bring everybody up; the job runs afterwards."""
         self.request_containers()
-        for name in sorted(self.state.members):
+        for name in sorted(self.state.members.by_name):
             self.register(name)
         for name in self.membership.members:
             self.report(m.MembershipAcked(name, 1))
@@ -125,7 +127,7 @@ class ScriptedMaster:
         """Ask for a change that is accepted."""
         answer = self.request(change)
         assert answer.error is None, answer.error
-        return self.state.plans[answer.plan_id]
+        return self.state.plans.all[answer.plan_id]
 
     def tick(self, after_s: float = 1.0) -> None:
         self.step(e.Tick(), after_s)
@@ -146,9 +148,9 @@ class ScriptedMaster:
         self, name: MemberId, clock: int = 0, read_clock: int | None = None, without: Sequence[int] = ()
     ) -> m.Inventory:
         """Return what a member says that has everything the membership gives it, at one clock."""
-        recovery = self.state.recovery
+        recovery = self.state.recovery.inquiry
         assert recovery is not None
-        if name.startswith(Role.WORKER.value):
+        if name in self.membership.workers or recovery.roles.get(name) is Role.WORKER:
             return m.Inventory(name, recovery.number, clock if read_clock is None else read_clock)
         table, splits = self.membership.partitions, self.state.settings.num_splits
         held = [(p, Holding.OWNER) for p in table.owned_by(name)] + [
@@ -159,7 +161,7 @@ class ScriptedMaster:
 
     def answer_inventories(self, clock: int = 0) -> None:
         """Let everybody who is left say that it is at one clock."""
-        recovery = self.state.recovery
+        recovery = self.state.recovery.inquiry
         assert recovery is not None
         for name in recovery.survivors(self.membership):
             self.report(self.inventory(name, clock))
@@ -219,7 +221,7 @@ class ScriptedMaster:
         for name in plan.added:
             self.register(name)
         self.acknowledge_lists()
-        if self.state.driver is not None and plan.undecided:
+        if self.state.plans.driver is not None and plan.undecided:
             self.copy()
         self.acknowledge_membership()
         self.release()

@@ -19,7 +19,7 @@ from eps.core.changes import (
 )
 from eps.core.reconfig import OPERATIONS, Change, Operation
 from eps.core.settings import CoreSettings
-from eps.core.types import MOST_MEMBERS
+from eps.core.types import MOST_MEMBERS, Team
 from eps.errors import ConfigError, PlanError, UnknownMemberError
 
 SETTINGS = CoreSettings(num_splits=6, num_partitions=4, iterations=10)
@@ -29,14 +29,14 @@ ROSTER = Roster(("worker-1", "worker-2", "worker-10"), ("server-1", "server-3"),
 def test_added_members_get_new_numbers() -> None:
     roster, added, removed = resolve(ROSTER, Change(Operation.ADD_WORKERS, 2), SETTINGS)
 
-    assert (added, removed) == (("worker-11", "worker-12"), ())
+    assert (added, removed) == (Team(("worker-11", "worker-12")), Team())
     assert roster == Roster((*ROSTER.workers, "worker-11", "worker-12"), ROSTER.servers, 13, 4)
 
 
 def test_removal_by_count_takes_the_highest_numbers() -> None:
     roster, added, removed = resolve(ROSTER, Change(Operation.REMOVE_WORKERS, 2), SETTINGS)
 
-    assert (added, removed) == ((), ("worker-2", "worker-10"))
+    assert (added, removed) == (Team(), Team(("worker-2", "worker-10")))
     assert roster == Roster(("worker-1",), ROSTER.servers, 11, 4)
 
 
@@ -45,7 +45,7 @@ def test_removal_by_name_takes_those_named() -> None:
 
     roster, _, removed = resolve(ROSTER, change, SETTINGS)
 
-    assert removed == ("worker-1", "worker-10")
+    assert removed == Team(("worker-1", "worker-10"))
     assert roster.workers == ("worker-2",)
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.checkpoints import HURRY_AGAIN_S, PATIENCE_S, CheckpointDriver, Pending, Schedule, checkpoint_name
+from eps.core.checkpoints import HURRY_AGAIN_S, PATIENCE_S, Checkpoints, Pending, Schedule, checkpoint_name
 from eps.core.reconfig import Change, Operation
-from eps.core.recovery import Start
 from eps.core.settings import CoreSettings
+from eps.core.take_over import Start
 from eps.core.types import MemberId
 from eps.errors import ConfigError
 from eps.master.records import checkpoints_entry
@@ -23,7 +23,7 @@ def with_checkpoints(every: str, iterations: int = 100, followers: int = 0) -> S
     """Three workers, two servers, six splits, four partitions, running."""
     master = running(iterations, followers=followers)
     settings = master.state.settings
-    master.state.checkpoints = CheckpointDriver(Schedule.parse(every), settings.num_partitions, iterations)
+    master.state.checkpoints = Checkpoints(Schedule.parse(every), settings.num_partitions, iterations)
     return master
 
 
@@ -33,7 +33,7 @@ def train(master: ScriptedMaster, clock: int) -> None:
     master.clock(clock)
 
 
-def driver_of(master: ScriptedMaster) -> CheckpointDriver:
+def driver_of(master: ScriptedMaster) -> Checkpoints:
     return master.state.checkpoints
 
 
@@ -334,7 +334,7 @@ def test_by_the_second_one_is_ordered_when_they_have_passed() -> None:
     assert driver_of(master).pending is None
     master.tick(31.0)
     order = order_of(master)
-    assert order.clock > master.state.horizon
+    assert order.clock > master.state.progress.horizon
     complete(master, order, 5)
     master.tick(25.0)
     assert driver_of(master).pending is None
@@ -361,12 +361,14 @@ def test_one_is_taken_at_once_when_every_server_is_to_be_taken_away_and_the_job_
     assert [name for name, _ in sent] == ["server-1", "server-2"] and sent[0][1] == sent[1][1]
     order = sent[0][1]
     assert isinstance(order, m.TakeCheckpoint)
-    assert master.state.horizon < order.clock <= master.state.horizon + master.state.progress.lookahead
+    assert (
+        master.state.progress.horizon < order.clock <= master.state.progress.horizon + master.state.progress.lookahead
+    )
 
     complete(master, order, 3)
     master.lose("server-1", "server-2")
-    assert master.state.recovery is not None
-    for name in master.state.recovery.newcomers:
+    assert master.state.recovery.inquiry is not None
+    for name in master.state.recovery.inquiry.newcomers:
         master.register(name)
     master.recover(clock=order.clock + 1)
     found = master.membership
@@ -414,8 +416,8 @@ def test_new_servers_take_none_because_those_before_them_went() -> None:
     warn(master, "server-1", "server-2")
     assert driver_of(master).pending is not None
     master.lose("server-1", "server-2")
-    assert master.state.recovery is not None
-    for name in master.state.recovery.newcomers:
+    assert master.state.recovery.inquiry is not None
+    for name in master.state.recovery.inquiry.newcomers:
         master.register(name)
     master.recover()
     assert master.membership.goes_back and master.state.state is e.JobState.RUNNING
@@ -535,7 +537,7 @@ def test_resumed_job_begins_at_its_clock_with_the_history_before() -> None:
     master.state.progress.restore(before.state.progress.history)
     master.start()
     assert [record.clock for record in master.state.progress.history] == [0, 1, 2, 3, 4, 5]
-    assert master.membership.from_clock == 6 and master.state.horizon >= 6
+    assert master.membership.from_clock == 6 and master.state.progress.horizon >= 6
     for clock in range(6, 21):
         train(master, clock)
     assert [record.clock for record in master.state.progress.history] == list(range(21))
@@ -544,7 +546,7 @@ def test_resumed_job_begins_at_its_clock_with_the_history_before() -> None:
 
 def test_a_server_that_connects_again_is_told_of_the_checkpoint_on_its_way() -> None:
     """What its next job master has not heard of it, it says again; nobody waits for the order to be repeated."""
-    driver = CheckpointDriver(Schedule(clocks=10), 2, 100)
+    driver = Checkpoints(Schedule(clocks=10), 2, 100)
     assert driver.say_again("server-1", (0, 1)) == []
     driver.pending = Pending(7, 10, 0.0)
     order = e.Send("server-1", m.TakeCheckpoint(7, 10, 1))

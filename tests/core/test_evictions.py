@@ -11,15 +11,22 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
 from eps.core.evictions import Outcome, counts
-from eps.core.master_evictions import DRAIN_AGAIN_S
-from eps.core.master_recovery import REPLACE_S
 from eps.core.plan_driver import GROWTH_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase, Plan
-from eps.core.recovery import MOST_FRUITLESS
+from eps.core.recovery import MOST_INCIDENTS
 from eps.core.settings import CoreSettings
 from eps.core.types import MemberId, Role
 from eps.master.state_log import StateLog
-from tests.core.scripted import ADD_SERVER, ADD_WORKER, REMOVE_WORKER, ScriptedMaster, running, starting
+from tests.core.scripted import (
+    ADD_SERVER,
+    ADD_WORKER,
+    DRAIN_AGAIN_S,
+    REMOVE_WORKER,
+    REPLACE_S,
+    ScriptedMaster,
+    running,
+    starting,
+)
 from tests.core.test_master_recovery import replacements, trained
 
 DEADLINE_S = 15.0
@@ -38,7 +45,7 @@ def warn(
 
 
 def drains(master: ScriptedMaster) -> list[Plan]:
-    return [p for p in master.state.plans.values() if p.change.operation is Operation.DRAIN]
+    return [p for p in master.state.plans.all.values() if p.change.operation is Operation.DRAIN]
 
 
 def carry_on(master: ScriptedMaster) -> Plan:
@@ -55,7 +62,7 @@ def carry_on(master: ScriptedMaster) -> Plan:
 
 
 def outcomes(master: ScriptedMaster) -> dict[MemberId, Outcome]:
-    return {eviction.name: eviction.outcome for eviction in master.state.evictions}
+    return {eviction.name: eviction.outcome for eviction in master.state.evictions.all}
 
 
 def managed() -> ScriptedMaster:
@@ -75,9 +82,9 @@ def test_member_on_a_warned_container_leaves_by_name_and_is_replaced_afterwards(
     master.tick(REPLACE_S)
 
     assert (plan.change.operation, plan.removed, plan.added) == (Operation.DRAIN, ("worker-1",), ())
-    assert plan.phase is Phase.RELEASED and not master.state.losses
+    assert plan.phase is Phase.RELEASED and not master.state.recovery.losses
     assert [p.change for p in replacements(master)] == [ADD_WORKER]
-    assert master.state.wanted == {Role.WORKER: 3, Role.SERVER: 2}
+    assert master.state.size.wanted == {Role.WORKER: 3, Role.SERVER: 2}
     assert outcomes(master) == {"worker-1": Outcome.DRAINED}
 
 
@@ -91,7 +98,7 @@ def test_workers_and_servers_that_are_warned_together_leave_by_one_plan() -> Non
     assert {v.source for v in moves.partition_moves} == {"server-1"}
     assert {v.source for v in moves.split_moves} == {"worker-2", "worker-3"}
     assert master.membership.members == ("worker-1", "server-2")
-    assert [v.version for v in master.state.memberships] == [1, 2], "one commit"
+    assert [v.version for v in master.state.members.memberships] == [1, 2], "one commit"
 
 
 def test_partition_and_split_of_one_number_are_told_apart() -> None:
@@ -132,7 +139,7 @@ def test_warnings_that_come_one_after_the_other_are_drained_together_while_nothi
 
     assert first.phase is Phase.ABORTED and "made way for worker-1, server-1" in first.reason
     assert set(second.removed) == {"worker-1", "server-1"} and second.phase is Phase.PREPARED
-    assert {v.plan_id for v in master.state.evictions} == {second.plan_id}
+    assert {v.plan_id for v in master.state.evictions.all} == {second.plan_id}
 
 
 # ---- other plans
@@ -184,7 +191,7 @@ def test_removal_on_request_that_takes_the_warned_ones_along_is_left_alone() -> 
     carry_on(master)
 
     assert plan.phase is Phase.RELEASED and not drains(master)
-    assert [(v.outcome, v.plan_id) for v in master.state.evictions] == [(Outcome.DRAINED, plan.plan_id)]
+    assert [(v.outcome, v.plan_id) for v in master.state.evictions.all] == [(Outcome.DRAINED, plan.plan_id)]
 
 
 def test_addition_whose_newcomer_is_warned_is_aborted() -> None:
@@ -270,7 +277,7 @@ def test_drain_without_containers_does_not_hold_the_job_for_ever() -> None:
     master = running(iterations=4)
     warn(master, *master.membership.servers)
     trained(master, 3)
-    held = master.state.horizon
+    held = master.state.progress.horizon
     master.tick(GROWTH_PATIENCE_S)
     trained(master, 5)
 
@@ -289,7 +296,7 @@ def test_job_whose_size_somebody_manages_stays_smaller() -> None:
         master.tick(REPLACE_S)
 
     assert not replacements(master)
-    assert master.state.wanted == {Role.WORKER: 2, Role.SERVER: 1}
+    assert master.state.size.wanted == {Role.WORKER: 2, Role.SERVER: 1}
 
 
 def test_managed_job_keeps_one_of_each_role() -> None:
@@ -299,7 +306,7 @@ def test_managed_job_keeps_one_of_each_role() -> None:
     master.tick(REPLACE_S)
 
     assert master.membership.workers == ("worker-4",) and not replacements(master)
-    assert master.state.wanted[Role.WORKER] == 1
+    assert master.state.size.wanted[Role.WORKER] == 1
 
 
 def test_managed_job_does_not_take_again_what_was_taken_before_it_could_be_drained() -> None:
@@ -309,7 +316,7 @@ def test_managed_job_does_not_take_again_what_was_taken_before_it_could_be_drain
     master.recover()
     master.tick(REPLACE_S)
 
-    assert not replacements(master) and master.state.wanted[Role.WORKER] == 2
+    assert not replacements(master) and master.state.size.wanted[Role.WORKER] == 2
 
 
 # ---- too late, taken back, said again
@@ -327,20 +334,22 @@ def test_member_that_is_taken_away_before_it_could_leave_is_recovered_from_and_r
 
     assert plan.phase is Phase.ABORTED and again.removed == ("worker-1",)
     assert outcomes(master) == {"server-1": Outcome.LOST, "worker-1": Outcome.LATE}
-    assert master.state.wanted == {Role.WORKER: 3, Role.SERVER: 2} and not master.membership.goes_back
-    assert counts(master.state.evictions) == {
+    assert master.state.size.wanted == {Role.WORKER: 3, Role.SERVER: 2} and not master.membership.goes_back
+    assert counts(master.state.evictions.all) == {
         "asked": 2, "warned": 0, "drained": 0, "late": 1, "lost": 1, "withdrawn": 0
     }  # fmt: skip
 
 
 def test_members_that_were_announced_to_end_never_end_a_job_however_many() -> None:
     master = running(followers=1)
-    for _ in range(2 * MOST_FRUITLESS):
+    for _ in range(2 * MOST_INCIDENTS):
         name = master.membership.workers[0]
         warn(master, name, in_s=0.0)
         master.lose(name)
         master.answer_inventories()
-        for newcomer in list(master.state.recovery.newcomers) if master.state.recovery is not None else ():
+        for newcomer in (
+            list(master.state.recovery.inquiry.newcomers) if master.state.recovery.inquiry is not None else ()
+        ):
             master.register(newcomer)
         master.acknowledge()
 
@@ -350,7 +359,7 @@ def test_members_that_were_announced_to_end_never_end_a_job_however_many() -> No
 def test_warning_that_is_repeated_changes_nothing_but_an_earlier_deadline() -> None:
     master = running()
     warn(master, "worker-1", in_s=10.0)
-    plan, eviction = master.driver.plan, master.state.evictions[0]
+    plan, eviction = master.driver.plan, master.state.evictions.all[0]
     at_s = eviction.deadline_s
     warn(master, "worker-1", in_s=60.0)
     later = eviction.deadline_s
@@ -361,7 +370,7 @@ def test_warning_that_is_repeated_changes_nothing_but_an_earlier_deadline() -> N
     master.tick(5.0)
     warn(master, "worker-1", in_s=60.0)
 
-    assert master.driver.plan is plan and len(master.state.evictions) == 1
+    assert master.driver.plan is plan and len(master.state.evictions.all) == 1
     assert later == at_s > earlier
     assert eviction.deadline_s > master.now_s, "the one before was not kept"
     assert len(master.journaled("warned")) == 1
@@ -379,7 +388,7 @@ def test_warning_for_what_leaves_or_has_left_is_harmless() -> None:
     master.step(e.ContainersWarned((e.ContainerWarning("nobody", 1.0),)))
 
     assert plan.phase is Phase.RELEASED and not drains(master)
-    assert [(v.name, v.outcome, v.plan_id) for v in master.state.evictions] == [("worker-3", Outcome.DRAINED, 1)]
+    assert [(v.name, v.outcome, v.plan_id) for v in master.state.evictions.all] == [("worker-3", Outcome.DRAINED, 1)]
 
 
 def test_request_that_was_never_launched_is_withdrawn_and_made_again() -> None:
@@ -388,21 +397,21 @@ def test_request_that_was_never_launched_is_withdrawn_and_made_again() -> None:
     before = master.container_of("worker-1")
     warn(master, "worker-1")
     after = master.container_of("worker-1")
-    for name in sorted(master.state.members):
+    for name in sorted(master.state.members.by_name):
         master.register(name)
 
     assert after != before and e.ReleaseContainer(before) in master.all
-    assert master.commands(e.RequestContainer)[-1] == e.RequestContainer(after, Role.WORKER)
+    assert master.commands(e.RequestContainer)[-1] == e.RequestContainer(after, frozenset({Role.WORKER}))
     assert outcomes(master) == {"worker-1": Outcome.WITHDRAWN}
-    assert master.membership.workers == ("worker-1", "worker-2", "worker-3") and not master.state.losses
+    assert master.membership.workers == ("worker-1", "worker-2", "worker-3") and not master.state.recovery.losses
 
 
 def test_newcomer_of_a_recovery_is_asked_for_again_unless_it_runs() -> None:
     master = running()
     master.lose(*master.membership.servers)
     master.answer_inventories()
-    assert master.state.recovery is not None
-    (name,) = master.state.recovery.newcomers
+    assert master.state.recovery.inquiry is not None
+    (name,) = master.state.recovery.inquiry.newcomers
     before = master.container_of(name)
     warn(master, name)
     after = master.container_of(name)
@@ -422,9 +431,9 @@ def test_member_that_is_warned_while_the_job_starts_is_drained_when_it_runs() ->
     master.request_containers()
     master.launch("worker-2")
     warn(master, "worker-2")
-    for name in sorted(master.state.members):
+    for name in sorted(master.state.members.by_name):
         master.register(name)
-    waiting = master.state.driver
+    waiting = master.state.plans.driver
     master.acknowledge()
 
     assert waiting is None and master.driver.plan.removed == ("worker-2",)
@@ -500,16 +509,16 @@ def test_state_that_is_read_again_drains_what_was_announced_before(tmp_path: Pat
     log.close()
     assert restored is not None
     master.state = restored.state
-    running_now = {record.container_id: 1 for record in master.state.members.values()}
+    running_now = {record.container: 1 for record in master.state.members.by_name.values()}
     master.step(e.MasterRestarted(2, running_now))
-    for name in sorted(master.state.members):
+    for name in sorted(master.state.members.by_name):
         master.register(name)
     master.acknowledge_membership()
     master.release()
 
-    assert master.state.plans[plan.plan_id].phase is Phase.RELEASED
+    assert master.state.plans.all[plan.plan_id].phase is Phase.RELEASED
     assert master.driver.plan.removed == ("server-1",)
-    eviction = master.state.eviction_of("server-1")
+    eviction = master.state.evictions.of("server-1")
     assert eviction is not None and eviction.reason == "is preempted"
 
 
@@ -529,16 +538,16 @@ def test_no_clock_is_granted_that_nobody_could_begin_while_a_drain_is_not_commit
     for clock in range(8):
         master.clock(clock)
         master.tick(0.1)
-    before = master.state.horizon - master.state.progress.completed
+    before = master.state.progress.horizon - master.state.progress.completed
     warn(master, "worker-1")
     for clock in range(8, 16):
         master.clock(clock)
         master.tick(0.1)
-    during = master.state.horizon - master.state.progress.completed
+    during = master.state.progress.horizon - master.state.progress.completed
     carry_on(master)
     for clock in range(16, 20):
         master.clock(clock)
         master.tick(0.1)
 
     assert (before, during) == (2, 1)
-    assert master.state.horizon - master.state.progress.completed == 2
+    assert master.state.progress.horizon - master.state.progress.completed == 2

@@ -13,10 +13,11 @@ from eps.core.checkpoints import Schedule
 from eps.core.events import JobState
 from eps.core.history import ClockHistory, ClockRecord
 from eps.core.membership import Membership
-from eps.core.recovery import MOST_FRUITLESS, LossOutcome, Start
+from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, LossOutcome
 from eps.core.server_state import ServerState
 from eps.core.settings import UNBOUNDED, CoreSettings
 from eps.core.tables import PartitionTable, SplitTable
+from eps.core.take_over import Start
 from eps.core.types import Address, Role
 from tests.core.scripted import ScriptedMaster, running
 
@@ -103,10 +104,11 @@ def going_back() -> ScriptedMaster:
 
 def lose_and_go_back(master: ScriptedMaster) -> None:
     """End the only server, and let the job begin again at its checkpoint, where that does not end it."""
+    master.now_s += INCIDENT_S
     master.lose(master.membership.servers[0])
-    if master.state.recovery is None:
+    if master.state.recovery.inquiry is None:
         return
-    (newcomer,) = master.state.recovery.newcomers
+    (newcomer,) = master.state.recovery.inquiry.newcomers
     master.register(newcomer)
     master.report(master.inventory(W1, 50))
     for name in master.membership.members:
@@ -120,26 +122,26 @@ def complete(master: ScriptedMaster, clock: int) -> None:
 
 def test_a_job_that_goes_back_and_completes_clocks_is_never_ended_for_its_losses() -> None:
     master = going_back()
-    for number in range(2 * MOST_FRUITLESS):
+    for number in range(2 * MOST_INCIDENTS):
         lose_and_go_back(master)
         assert (master.state.state, master.state.progress.completed) == (JobState.RUNNING, 40)
         # It never gets to where it was at the first loss, and to one clock only in between.
         for clock in range(40, 41 + number % 9):
             complete(master, clock)
-    assert len(master.state.losses) == 2 * MOST_FRUITLESS
+    assert len(master.state.recovery.losses) == 2 * MOST_INCIDENTS
 
 
 def test_a_job_that_goes_back_and_completes_no_clock_is_ended() -> None:
     master = going_back()
-    for _ in range(MOST_FRUITLESS - 1):
+    for _ in range(MOST_INCIDENTS - 1):
         lose_and_go_back(master)
     assert master.state.state is JobState.RUNNING
     complete(master, 40)
-    for _ in range(MOST_FRUITLESS - 1):
+    for _ in range(MOST_INCIDENTS - 1):
         lose_and_go_back(master)
     assert master.state.state is JobState.RUNNING, "one clock was completed between them"
     lose_and_go_back(master)
-    assert master.state.state is JobState.FAILED and len(master.state.losses) == 2 * MOST_FRUITLESS - 1
+    assert master.state.state is JobState.FAILED and len(master.state.recovery.losses) == 2 * MOST_INCIDENTS - 1
 
 
 def test_a_checkpoint_knows_the_size_that_was_asked_for_while_a_lost_member_is_not_replaced() -> None:
@@ -155,12 +157,12 @@ def test_a_checkpoint_knows_the_size_that_was_asked_for_while_a_lost_member_is_n
         master.report(m.MembershipAcked(name, master.membership.version))
     master.tick(1.1)
     for _ in range(4):
-        while master.state.driver is None:
+        while master.state.plans.driver is None:
             master.tick(1.0)
-        for name in [name for name in master.state.members if name not in master.membership.members]:
+        for name in [name for name in master.state.members.by_name if name not in master.membership.members]:
             master.launch(name)
             master.exit(name, "no memory")
-    assert len(master.membership.workers) == 3 and master.state.driver is None
+    assert len(master.membership.workers) == 3 and master.state.plans.driver is None
 
     clock = 5
     while not master.sent(m.TakeCheckpoint):
@@ -178,7 +180,7 @@ def test_a_checkpoint_knows_the_size_that_was_asked_for_while_a_lost_member_is_n
         )
     finish = master.commands(e.FinishCheckpoint)[-1]
     assert (finish.workers, finish.servers) == (4, 1)
-    assert master.state.asked_size() == {Role.WORKER: 4, Role.SERVER: 1}
+    assert master.state.size.asked(master.state.plans.open) == {Role.WORKER: 4, Role.SERVER: 1}
 
 
 def test_a_resumed_job_goes_back_only_where_the_checkpoint_that_cannot_be_read_is_one_it_counts_on() -> None:
@@ -189,9 +191,9 @@ def test_a_resumed_job_goes_back_only_where_the_checkpoint_that_cannot_be_read_i
     for clock in range(5, 25):
         master.clock(clock)
     master.report(m.CheckpointUnusable(S1, "0001-00000005", "it was removed"))
-    assert master.state.recovery is None
+    assert master.state.recovery.inquiry is None
     master.report(m.CheckpointUnusable(S1, "0002-00000020", "it is damaged"))
-    assert master.state.recovery is not None and master.state.checkpoints.complete == []
+    assert master.state.recovery.inquiry is not None and master.state.checkpoints.complete == []
 
 
 def test_a_job_that_goes_back_because_a_checkpoint_cannot_be_read_says_so_though_nobody_was_lost() -> None:
@@ -201,8 +203,8 @@ def test_a_job_that_goes_back_because_a_checkpoint_cannot_be_read_says_so_though
     master.start()
     master.report(m.CheckpointUnusable(S1, "0001-00000020", "it is damaged"))
     master.recover()
-    (back,) = master.state.goings_back
-    assert (back.clock, back.to, back.lost, master.state.losses) == (20, 10, {}, [])
+    (back,) = master.state.recovery.goings_back
+    assert (back.clock, back.to, back.lost, master.state.recovery.losses) == (20, 10, {}, [])
     assert back.unreadable == "server-1 cannot read checkpoint 0001-00000020: it is damaged"
 
 
@@ -213,7 +215,7 @@ def test_where_a_job_goes_back_further_is_what_came_of_the_loss() -> None:
         master.clock(clock)
     master.lose("worker-1", S2)
     master.answer_inventories()
-    (first,) = master.state.goings_back
+    (first,) = master.state.recovery.goings_back
     assert (first.clock, first.to, first.unreadable) == (25, 20, "")
     assert first.lost == {"worker-1": "signal 9", S2: "signal 9"}
     # Somebody ends before all have gone back, and the rest cannot.
@@ -222,22 +224,22 @@ def test_where_a_job_goes_back_further_is_what_came_of_the_loss() -> None:
     master.report(m.CheckpointUnusable(S1, "0001-00000020", "it is damaged"))
     master.recover()
 
-    (back,) = master.state.goings_back
+    (back,) = master.state.recovery.goings_back
     assert (back.clock, back.to) == (25, 10) and list(back.lost) == ["worker-1", S2, "worker-2"]
     assert back.unreadable == "server-1 cannot read checkpoint 0001-00000020: it is damaged"
-    assert {(loss.back_to, loss.outcome) for loss in master.state.losses} == {(10, LossOutcome.ROLLED_BACK)}
+    assert {(loss.back_to, loss.outcome) for loss in master.state.recovery.losses} == {(10, LossOutcome.ROLLED_BACK)}
     # One that has begun again goes back another time.
     incarnation = master.membership.incarnation
     results = tuple(m.SplitResult(split, 1, 1.0) for split in range(6))
     for clock in range(10, 13):
         master.report(m.ClockReported("worker-3", clock, results, incarnation))
     master.lose(S1)
-    assert master.state.recovery is not None
-    for name in master.state.recovery.newcomers:
+    assert master.state.recovery.inquiry is not None
+    for name in master.state.recovery.inquiry.newcomers:
         master.register(name)
     master.recover()
-    assert [(found.clock, found.to) for found in master.state.goings_back] == [(25, 10), (13, 10)]
-    assert [loss.back_to for loss in master.state.losses] == [10] * 4
+    assert [(found.clock, found.to) for found in master.state.recovery.goings_back] == [(25, 10), (13, 10)]
+    assert [loss.back_to for loss in master.state.recovery.losses] == [10] * 4
 
 
 def begun_at_a_checkpoint(*, resumed: bool) -> ScriptedMaster:
@@ -302,4 +304,4 @@ def test_who_is_lost_before_the_job_begins_is_replaced_and_nobody_takes_over() -
     master.register("worker-1")
     master.lose("worker-1")
 
-    assert [loss.outcome for loss in master.state.losses] == [LossOutcome.REPLACED]
+    assert [loss.outcome for loss in master.state.recovery.losses] == [LossOutcome.REPLACED]

@@ -9,16 +9,16 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
-from eps.core.master_recovery import REPLACE_S
 from eps.core.plan_driver import REGISTRATION_PATIENCE_S, STANDING
 from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
-from eps.core.recovery import MOST_FRUITLESS, LossOutcome
+from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, LossOutcome
 from eps.core.types import Role
 from tests.core.scripted import (
     ADD_SERVER,
     ADD_WORKER,
     REMOVE_SERVER,
     REMOVE_WORKER,
+    REPLACE_S,
     ScriptedMaster,
     refusal,
     running,
@@ -37,7 +37,7 @@ def trained(master: ScriptedMaster, clocks: int) -> None:
 
 
 def replacements(master: ScriptedMaster) -> list[Plan]:
-    return [p for p in master.state.plans.values() if p.purpose.keeps_size]
+    return [p for p in master.state.plans.all.values() if p.purpose.keeps_size]
 
 
 # ---- the course of a recovery
@@ -110,7 +110,7 @@ def test_results_that_servers_remember_are_recorded() -> None:
     master.report(m.ClockReported("worker-1", 0, others))
     master.lose("worker-3")
     remembered = m.ClockReported("server-1", 0, tuple(m.SplitResult(s, 1, 1.0) for s in (4, 5)))
-    recovery = master.state.recovery
+    recovery = master.state.recovery.inquiry
     assert recovery is not None
     held = master.inventory("server-1", clock=1)
     master.report(m.Inventory("server-1", recovery.number, partitions=held.partitions, results=(remembered,)))
@@ -133,7 +133,7 @@ def test_loss_during_a_recovery_begins_it_again_without_either() -> None:
     master.lose("server-1")
     for report in early:
         master.report(report)
-    waiting = master.state.recovery is not None
+    waiting = master.state.recovery.inquiry is not None
     master.recover()
 
     assert waiting, "what was answered before says too little"
@@ -151,7 +151,7 @@ def test_loss_before_everybody_acknowledged_the_last_recovery_is_recovered_from(
     master.lose("server-2")
     master.recover()
 
-    assert [v.version for v in master.state.memberships] == [1, 2, 3]
+    assert [v.version for v in master.state.members.memberships] == [1, 2, 3]
     assert master.membership.members == ("worker-1", "worker-3", "server-1")
     assert master.state.state is JobState.RUNNING
 
@@ -165,31 +165,34 @@ def test_losses_in_a_row_leave_the_job_to_whoever_is_left() -> None:
 
     assert master.membership.members == ("worker-2", "server-2")
     assert set(master.membership.splits.active) == {"worker-2"}
-    assert master.state.recovery is None
+    assert master.state.recovery.inquiry is None
 
 
 def test_job_whose_members_end_again_and_again_without_a_clock_between_gives_up_and_says_why() -> None:
     master = protected()
-    for _ in range(MOST_FRUITLESS):
+    for _ in range(MOST_INCIDENTS):
         assert master.state.state is JobState.RUNNING
+        master.now_s += INCIDENT_S
         master.lose(master.membership.workers[0])
-        if master.state.recovery is not None and master.state.state is JobState.RUNNING:
+        if master.state.recovery.inquiry is not None and master.state.state is JobState.RUNNING:
             master.answer_inventories()
-            for name in list(master.state.recovery.newcomers) if master.state.recovery is not None else ():
+            for name in (
+                list(master.state.recovery.inquiry.newcomers) if master.state.recovery.inquiry is not None else ()
+            ):
                 master.register(name)
             master.acknowledge()
 
     assert master.state.state is JobState.FAILED
-    assert f"{MOST_FRUITLESS} members ended like that without one complete clock between them" in master.state.reason
-    assert len(master.journaled("lost")) == MOST_FRUITLESS
+    assert f"{MOST_INCIDENTS} failures without one complete clock between them" in master.state.reason
+    assert len(master.journaled("lost")) == MOST_INCIDENTS
 
 
 def test_losses_with_complete_clocks_between_them_never_end_a_job() -> None:
     master = running(iterations=400)
-    for number in range(2 * MOST_FRUITLESS):
+    for number in range(2 * MOST_INCIDENTS):
         trained(master, 2 * number + 2)
         master.lose(master.membership.workers[0])
-        recovery = master.state.recovery
+        recovery = master.state.recovery.inquiry
         assert recovery is not None
         for name in list(recovery.newcomers):
             master.register(name)
@@ -217,13 +220,13 @@ def test_role_of_which_nobody_is_left_gets_a_newcomer_and_the_job_goes_on_with_i
         master.lose(name)
 
     master.answer_inventories()
-    recovery = master.state.recovery
+    recovery = master.state.recovery.inquiry
     assert recovery is not None
     (newcomer,) = recovery.newcomers
     asked = master.commands(e.RequestContainer)[-1]
     at_once = master.state.recovery_waits_for(master.now_s)
     later = master.state.recovery_waits_for(master.now_s + 12)
-    outcomes = {loss.outcome for loss in master.state.losses}
+    outcomes = {loss.outcome for loss in master.state.recovery.losses}
     master.launch(newcomer)
     launched = master.state.recovery_waits_for(master.now_s + 5)
     master.register(newcomer)
@@ -233,8 +236,10 @@ def test_role_of_which_nobody_is_left_gets_a_newcomer_and_the_job_goes_on_with_i
     assert master.state.recovery_waits_for(master.now_s + 12) == ""
     assert outcomes == {LossOutcome.OPEN}, "nobody took over before there is somebody"
     came_of = LossOutcome.ROLLED_BACK if role is Role.SERVER else LossOutcome.TAKEN_OVER
-    assert {(loss.outcome, loss.back_to is None) for loss in master.state.losses} == {(came_of, role is Role.WORKER)}
-    assert asked == e.RequestContainer(master.container_of(newcomer), role)
+    assert {(loss.outcome, loss.back_to is None) for loss in master.state.recovery.losses} == {
+        (came_of, role is Role.WORKER)
+    }
+    assert asked == e.RequestContainer(master.container_of(newcomer), frozenset({role}))
     assert master.membership.of_role(role) == (newcomer,)
     assert master.membership.goes_back is (role is Role.SERVER)
 
@@ -244,15 +249,15 @@ def test_newcomer_of_a_recovery_that_is_lost_is_replaced() -> None:
     for name in master.membership.servers:
         master.lose(name)
     master.answer_inventories()
-    assert master.state.recovery is not None
-    (first,) = master.state.recovery.newcomers
+    assert master.state.recovery.inquiry is not None
+    (first,) = master.state.recovery.inquiry.newcomers
 
     master.lose(first)
-    (second,) = master.state.recovery.newcomers
+    (second,) = master.state.recovery.inquiry.newcomers
     master.register(second)
 
     assert second != first and master.membership.servers == (second,)
-    came_of = {loss.name: loss.outcome for loss in master.state.losses}
+    came_of = {loss.name: loss.outcome for loss in master.state.recovery.losses}
     assert came_of.pop(first) is LossOutcome.REPLACED, "it had nothing that somebody could take over"
     assert set(came_of.values()) == {LossOutcome.ROLLED_BACK}
 
@@ -262,17 +267,17 @@ def test_newcomer_of_a_recovery_that_never_registers_is_replaced() -> None:
     for name in master.membership.servers:
         master.lose(name)
     master.answer_inventories()
-    assert master.state.recovery is not None
-    (first,) = master.state.recovery.newcomers
+    assert master.state.recovery.inquiry is not None
+    (first,) = master.state.recovery.inquiry.newcomers
     container = master.container_of(first)
 
     master.tick(after_s=2 * REGISTRATION_PATIENCE_S)
-    unlaunched = list(master.state.recovery.newcomers)
+    unlaunched = list(master.state.recovery.inquiry.newcomers)
     master.launch(first)
     master.tick(after_s=REGISTRATION_PATIENCE_S / 2)
-    patient = list(master.state.recovery.newcomers)
+    patient = list(master.state.recovery.inquiry.newcomers)
     master.tick(after_s=REGISTRATION_PATIENCE_S / 2)
-    (second,) = master.state.recovery.newcomers
+    (second,) = master.state.recovery.inquiry.newcomers
 
     assert unlaunched == patient == [first], "who has no container yet is waited for"
     assert e.ReleaseContainer(container) in master.last and second != first
@@ -288,7 +293,7 @@ def test_newcomer_of_a_recovery_that_never_registers_is_replaced() -> None:
 def test_job_without_followers_that_loses_a_server_begins_again_and_everything_is_measured_again() -> None:
     master = running()
     trained(master, 5)
-    assert master.state.horizon > 5
+    assert master.state.progress.horizon > 5
     master.lose("server-2")
 
     master.recover(clock=5)
@@ -296,7 +301,7 @@ def test_job_without_followers_that_loses_a_server_begins_again_and_everything_i
     assert master.membership.goes_back and (master.membership.incarnation, master.membership.from_clock) == (1, 0)
     assert master.state.progress.completed == 0 and not master.state.progress.history
     assert master.journaled("rolled-back")[0]["incarnation"] == 1
-    assert master.state.horizon == 1, "granted anew"
+    assert master.state.progress.horizon == 1, "granted anew"
 
 
 def test_reports_of_an_earlier_incarnation_do_not_count() -> None:
@@ -343,7 +348,7 @@ def test_job_that_goes_back_while_its_model_is_written_trains_and_writes_it_agai
 
     master.step(e.ExportDone({"model_sha256": "before"}, number=1))
     states.append(master.state.state)
-    found = [master.state.exported]
+    found = [master.state.export.found]
     results = tuple(m.SplitResult(s, 1, 1.0) for s in range(6))
     for clock in range(2):
         master.now_s += 1.0
@@ -351,12 +356,12 @@ def test_job_that_goes_back_while_its_model_is_written_trains_and_writes_it_agai
     again = [c for c in master.last if isinstance(c, e.StartExport)]
     master.step(e.ExportDone({"model_sha256": "before"}, number=1))
     states.append(master.state.state)
-    found.append(master.state.exported)
+    found.append(master.state.export.found)
     master.step(e.ExportDone({"model_sha256": "after"}, number=2))
     master.step(e.ExportDone({"model_sha256": "before"}, number=1))
 
     assert states == [JobState.RUNNING, JobState.RUNNING, JobState.EXPORTING], "what was before does not count"
-    assert found == [{}, {}] and master.state.exported == {"model_sha256": "after"}
+    assert found == [{}, {}] and master.state.export.found == {"model_sha256": "after"}
     assert again == [e.StartExport(2)] and master.state.state is JobState.FINISHED
 
 
@@ -400,12 +405,12 @@ def test_loss_at_any_step_of_a_plan_ends_it_one_way_or_the_other(change: Change,
     undecided = plan.undecided
 
     master.lose(lost)
-    recovery = master.state.recovery
+    recovery = master.state.recovery.inquiry
     assert recovery is not None
     for name in list(recovery.newcomers):
         master.register(name)
     master.recover()
-    if master.state.driver is not None and master.state.driver.plan is plan:
+    if master.state.plans.driver is not None and master.state.plans.driver.plan is plan:
         if plan.phase is Phase.COMMITTED:
             master.acknowledge_membership()
         master.release()
@@ -520,7 +525,7 @@ def test_replacement_does_not_change_the_size_that_is_asked_for() -> None:
         master.release()
         trained(master, master.state.progress.completed + 1)
 
-    assert len(master.membership.workers) == master.state.wanted[Role.WORKER] == 3
+    assert len(master.membership.workers) == master.state.size.wanted[Role.WORKER] == 3
 
 
 def test_nothing_is_replaced_when_the_job_is_about_to_end() -> None:
@@ -557,7 +562,7 @@ def test_partitions_without_a_follower_get_one() -> None:
     master.release()
 
     assert plan.phase is Phase.RELEASED
-    assert follow.purpose is Purpose.FOLLOWERS and follow.change.operation is Operation.FOLLOW
+    assert follow.purpose is Purpose.FOLLOW and follow.change.operation is Operation.FOLLOW
     assert follow.phase is Phase.RELEASED and (follow.added, follow.removed) == ((), ())
     table = master.membership.partitions
     assert all(len(table.followers_of(p)) == 1 and table.owners[p] not in table.followers_of(p) for p in range(4))
@@ -582,7 +587,7 @@ def test_job_with_one_server_or_without_followers_asked_for_gets_none() -> None:
     plain = running()
     for master in (lonely, plain):
         master.tick(REPLACE_S)
-        assert not [p for p in master.state.plans.values() if p.change.operation is Operation.FOLLOW]
+        assert not [p for p in master.state.plans.all.values() if p.change.operation is Operation.FOLLOW]
 
 
 def test_partition_that_moves_to_its_follower_is_not_sent() -> None:

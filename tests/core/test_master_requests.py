@@ -6,11 +6,10 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.lent import lent
-from eps.core.master_recovery import REPLACE_S
 from eps.core.plan_driver import GROWTH_PATIENCE_S, REGISTRATION_PATIENCE_S
 from eps.core.reconfig import ENDED, Change, Operation, Phase, Plan, Purpose
 from eps.core.settings import Trigger
+from eps.core.size import Borrower
 from eps.core.types import Role
 from eps.errors import PlanError, UnknownMemberError
 from eps.master.records import change_entry, live_entry
@@ -19,6 +18,7 @@ from tests.core.scripted import (
     ADD_WORKER,
     REMOVE_SERVER,
     REMOVE_WORKER,
+    REPLACE_S,
     refusal,
     running,
 )
@@ -34,7 +34,7 @@ def test_same_request_gets_the_same_answer_and_one_plan() -> None:
     again = master.request(ADD_WORKER, request_id="r")
 
     assert first == again
-    assert list(master.state.plans) == [1]
+    assert list(master.state.plans.all) == [1]
 
 
 @pytest.mark.parametrize("beginning", ["replace", "replace-given", "replace-room", "evict", "follow", "lend", "at-7"])
@@ -42,24 +42,24 @@ def test_request_id_of_a_client_says_nothing_about_its_change(beginning: str) ->
     master = running()
 
     answer = master.request(REMOVE_WORKER, request_id=f"{beginning}-1")
-    plan = master.state.plans[answer.plan_id]
-    asked = master.state.asked_size()
+    plan = master.state.plans.all[answer.plan_id]
+    asked = master.state.size.asked(master.state.plans.open)
     carry_on(master)
 
-    assert plan.phase is Phase.RELEASED and asked == master.state.wanted == {Role.WORKER: 2, Role.SERVER: 2}
-    assert not any(lent(master.state.plans.values()).values())
+    assert plan.phase is Phase.RELEASED and asked == master.state.size.wanted == {Role.WORKER: 2, Role.SERVER: 2}
+    assert not any(master.state.size.lent[Borrower.QUEUE].values())
     told = change_entry(plan, [], master.now_s)
     assert (told["asked_by"], told["purpose"], told["asked_at"]) == ("user", "", None)
     master.tick(REPLACE_S)
     master.tick(REPLACE_S)
-    assert len(master.state.plans) == 1, "nobody is asked for in its place"
+    assert len(master.state.plans.all) == 1, "nobody is asked for in its place"
 
 
 def test_request_id_that_asked_for_another_purpose_is_refused() -> None:
     master = running()
     first = master.request(REMOVE_WORKER, request_id="r")
-    lends = master.request(REMOVE_WORKER, request_id="r", purpose=Purpose.QUEUE)
-    assert isinstance(refusal(lends), PlanError) and len(master.state.plans) == first.plan_id == 1
+    lends = master.request(REMOVE_WORKER, request_id="r", purpose=Purpose.LEND)
+    assert isinstance(refusal(lends), PlanError) and len(master.state.plans.all) == first.plan_id == 1
 
 
 def test_request_id_that_asked_for_another_change_is_refused_and_keeps_its_first_answer() -> None:
@@ -70,7 +70,7 @@ def test_request_id_that_asked_for_another_change_is_refused_and_keeps_its_first
 
     assert str(refusal(other)) == "request id 'r' asked for add-workers=1, not for remove-workers=1"
     assert master.request(ADD_WORKER, request_id="r") == first
-    assert list(master.state.plans) == [1]
+    assert list(master.state.plans.all) == [1]
 
 
 def test_refused_request_may_be_asked_again() -> None:
@@ -108,7 +108,7 @@ def test_dry_run_says_what_would_move_and_changes_nothing() -> None:
         "partition 0: server-1 -> server-3",
         "partition 2: server-2 -> server-3",
     ]
-    assert not master.state.plans and master.state.driver is None
+    assert not master.state.plans.all and master.state.plans.driver is None
     assert not [c for c in master.last if not isinstance(c, e.Answer)]
 
 
@@ -212,7 +212,7 @@ def test_plan_is_cancelled_before_commit_and_rolls_forward_after(change: Change,
         if stage != "queued":
             told = {to for to, order in master.sent(m.AbortPlan)}
             assert told == set(before.members)
-            assert not set(plan.added) & set(master.state.members)
+            assert not set(plan.added) & set(master.state.members.by_name)
             assert len([c for c in commands if isinstance(c, e.ReleaseContainer)]) == len(plan.added)
 
 
@@ -246,7 +246,9 @@ def test_abort_is_said_again_until_a_later_plan_is_released() -> None:
     master.tick()
     later = master.sent(m.AbortPlan)
 
-    assert {(to, order.plan_id) for to, order in again} == {(name, 1) for name in master.state.memberships[0].members}
+    assert {(to, order.plan_id) for to, order in again} == {
+        (name, 1) for name in master.state.members.memberships[0].members
+    }
     assert later == []
 
 
@@ -374,7 +376,7 @@ def test_addition_without_containers_does_not_hold_the_last_iteration_for_ever()
     for clock in range(2):
         master.clock(clock)
     master.tick(10 * GROWTH_PATIENCE_S)
-    early = plan.phase, master.state.horizon
+    early = plan.phase, master.state.progress.horizon
     master.clock(2)
 
     master.tick()
@@ -384,7 +386,7 @@ def test_addition_without_containers_does_not_hold_the_last_iteration_for_ever()
         Phase.ABORTED,
         "still waiting for containers when the last iteration was due",
     )
-    assert master.state.horizon == 4
+    assert master.state.progress.horizon == 4
 
 
 def test_replacement_that_has_its_containers_does_not_hold_the_last_iteration() -> None:
@@ -393,11 +395,11 @@ def test_replacement_that_has_its_containers_does_not_hold_the_last_iteration() 
     master.lose("worker-1")
     master.recover(clock=1)
     master.tick(REPLACE_S)
-    (plan,) = [plan for plan in master.state.plans.values() if plan.purpose is Purpose.SIZE]
+    (plan,) = [plan for plan in master.state.plans.all.values() if plan.purpose is Purpose.REPLACE]
     master.launch(plan.added[0])
     for clock in range(1, 4):
         master.clock(clock)
-    early = plan.phase, master.state.horizon
+    early = plan.phase, master.state.progress.horizon
     master.clock(4)
 
     master.tick()
@@ -407,8 +409,8 @@ def test_replacement_that_has_its_containers_does_not_hold_the_last_iteration() 
         Phase.ABORTED,
         "only the last iteration was left, for which nobody else is needed",
     )
-    assert master.state.horizon == 6, "and nobody is asked for again"
-    assert list(master.state.plans) == [plan.plan_id]
+    assert master.state.progress.horizon == 6, "and nobody is asked for again"
+    assert list(master.state.plans.all) == [plan.plan_id]
 
 
 def test_addition_that_has_its_containers_holds_the_last_iteration() -> None:
@@ -420,7 +422,7 @@ def test_addition_that_has_its_containers_holds_the_last_iteration() -> None:
 
     master.tick(REGISTRATION_PATIENCE_S - 1.0)
 
-    assert (plan.phase, master.state.horizon) == (Phase.PROPOSED, 2)
+    assert (plan.phase, master.state.progress.horizon) == (Phase.PROPOSED, 2)
 
 
 def test_addition_that_was_asked_a_moment_ago_holds_the_last_iteration() -> None:
@@ -430,7 +432,7 @@ def test_addition_that_was_asked_a_moment_ago_holds_the_last_iteration() -> None
 
     master.tick(GROWTH_PATIENCE_S / 2)
 
-    assert master.state.plans[1].phase is Phase.PROPOSED
+    assert master.state.plans.all[1].phase is Phase.PROPOSED
 
 
 def test_container_that_comes_after_its_plan_was_aborted_is_released() -> None:
@@ -453,7 +455,7 @@ def test_change_that_was_asked_for_beforehand_gives_way_like_any_other_and_is_to
     for clock in range(3):
         master.clock(clock)
     master.tick(GROWTH_PATIENCE_S)
-    growth, shrink = master.state.plans.values()
+    growth, shrink = master.state.plans.all.values()
     entries = [change_entry(plan, (), master.now_s) for plan in (growth, shrink, master.ask(ADD_WORKER))]
 
     assert growth.phase is Phase.ABORTED and shrink.phase not in ENDED
@@ -464,12 +466,12 @@ def test_change_that_was_asked_for_beforehand_gives_way_like_any_other_and_is_to
 def test_change_is_asked_at_its_clock() -> None:
     master = running(triggers=(Trigger(2, ADD_WORKER),))
     master.clock(0)
-    before = len(master.state.plans)
+    before = len(master.state.plans.all)
 
     master.clock(1)
 
     assert before == 0
-    assert master.state.plans[1].phase is Phase.PROPOSED
+    assert master.state.plans.all[1].phase is Phase.PROPOSED
 
 
 def test_change_at_the_last_possible_clock_still_happens() -> None:
@@ -478,8 +480,8 @@ def test_change_at_the_last_possible_clock_still_happens() -> None:
         master.now_s += 1.0
         master.clock(clock)
 
-    assert master.state.horizon == 2, "the last iteration waits for the trigger"
-    assert master.state.plans[1].phase is Phase.PROPOSED
+    assert master.state.progress.horizon == 2, "the last iteration waits for the trigger"
+    assert master.state.plans.all[1].phase is Phase.PROPOSED
 
 
 def test_change_at_a_clock_that_is_impossible_by_then_is_recorded_as_aborted() -> None:
@@ -487,8 +489,8 @@ def test_change_at_a_clock_that_is_impossible_by_then_is_recorded_as_aborted() -
 
     master.clock(0)
 
-    assert master.state.plans[1].phase is Phase.ABORTED
-    assert "must keep at least one" in master.state.plans[1].reason
+    assert master.state.plans.all[1].phase is Phase.ABORTED
+    assert "must keep at least one" in master.state.plans.all[1].reason
 
 
 def test_triggers_of_one_clock_are_asked_in_order() -> None:
@@ -496,4 +498,4 @@ def test_triggers_of_one_clock_are_asked_in_order() -> None:
 
     master.clock(0)
 
-    assert [p.change for p in master.state.plans.values()] == [ADD_WORKER, ADD_SERVER]
+    assert [p.change for p in master.state.plans.all.values()] == [ADD_WORKER, ADD_SERVER]

@@ -10,21 +10,21 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
-from eps.core.master_evictions import ROOM_PATIENCE_S
-from eps.core.master_start import MOST_DOUBLINGS, RESTS, SMALLER_S, START_PATIENCE_S, WAKES, least_of
-from eps.core.master_state import MasterState
+from eps.core.flight import REGAIN_PATIENCE_S
+from eps.core.job import START_PATIENCE_S, Job
 from eps.core.reconfig import Operation
+from eps.core.recovery import INCIDENT_S
 from eps.core.settings import CoreSettings
+from eps.core.size import GANG_LONGEST_S, GANG_SPREAD, START_TIMEOUT_S, Borrower, least_of
 from eps.core.types import Address, Role
 from eps.job.display import status_text
 from eps.master import records
 from eps.master.state_log import StateLog
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
-from tests.core.scripted import ADD_WORKER, ScriptedMaster, starting
+from tests.core.scripted import ScriptedMaster, starting
 from tests.core.test_evictions import carry_on, warn
-from tests.core.test_master_recovery import replacements
-from tests.core.test_room_for_others import see
+from tests.core.test_room_for_others import regain
 
 
 def begun(*granted: str) -> ScriptedMaster:
@@ -45,12 +45,14 @@ def test_job_that_starts_says_which_containers_it_waits_for_and_since_when() -> 
     assert at_once == ""
     assert later == "waits for 2 containers, asked for 65 s ago: worker-3, server-2"
     assert master.state.start_waits_for(90.0) == "waits for 1 container, asked for 90 s ago: server-2"
-    master.start()
+    for name in ("worker-1", "worker-2", "worker-3", "server-1", "server-2"):
+        master.register(name)
     assert master.state.start_waits_for(90.0) == ""
 
 
 def test_container_that_was_granted_late_has_all_of_its_time_to_register() -> None:
-    master = begun("worker-1", "worker-2", "worker-3")
+    master = ScriptedMaster(CoreSettings(6, 4, 100, reproducible=False), 3, 2, managed=True)
+    master.request_containers()
     master.tick(after_s=2 * START_PATIENCE_S)
     master.launch("server-2")
     master.tick(after_s=START_PATIENCE_S / 2)
@@ -64,9 +66,11 @@ def test_container_that_was_granted_late_has_all_of_its_time_to_register() -> No
 def test_containers_that_are_given_up_together_are_asked_for_twice_more() -> None:
     master = begun("worker-1", "worker-2", "worker-3")
     for _ in range(2):
+        master.now_s += INCIDENT_S
         for name in ("server-1", "server-2"):
             master.exit(name, "was not granted within 4 s")
     waiting = master.state.state
+    master.now_s += INCIDENT_S
     master.exit("server-2", "was not granted within 4 s")
 
     assert waiting is JobState.STARTING
@@ -76,6 +80,7 @@ def test_containers_that_are_given_up_together_are_asked_for_twice_more() -> Non
 def test_job_that_fails_for_lack_of_a_container_says_that_it_was_never_granted() -> None:
     master = begun()
     for _ in range(3):
+        master.now_s += INCIDENT_S
         master.exit("server-1", "was not granted within 4 s: it asks for 1024 MB and 1 vcore")
 
     assert master.state.state is JobState.FAILED
@@ -88,7 +93,7 @@ def test_job_that_fails_for_lack_of_a_container_says_that_it_was_never_granted()
 # ---- with less than was asked for
 
 
-def smaller(*, after_s: float = SMALLER_S) -> ScriptedMaster:
+def smaller(*, after_s: float = START_TIMEOUT_S) -> ScriptedMaster:
     """Return the same job when it has waited in vain for a worker and a server."""
     master = begun()
     for name in ("worker-1", "worker-2", "server-1"):
@@ -104,25 +109,28 @@ def test_job_that_has_a_worker_and_a_server_begins_when_nothing_more_is_granted(
     assert [e.ReleaseContainer(each) for each in waiting] == master.commands(e.ReleaseContainer)
     assert (master.membership.workers, master.membership.servers) == (("worker-1", "worker-2"), ("server-1",))
     master.acknowledge()
-    assert master.state.state is JobState.RUNNING and not master.state.losses
-    assert master.state.wanted == {Role.WORKER: 3, Role.SERVER: 2}, "its users asked for that"
-    assert master.state.began_without == {Role.WORKER: 1, Role.SERVER: 1}
+    assert master.state.state is JobState.RUNNING and not master.state.recovery.losses
+    assert master.state.size.wanted == {Role.WORKER: 3, Role.SERVER: 2}, "its users asked for that"
+    assert master.state.size.lent[Borrower.START] == {Role.WORKER: 1, Role.SERVER: 1}
 
 
-def test_what_it_lacks_is_asked_for_when_there_is_room_that_nobody_wants() -> None:
+def test_what_it_lacks_is_asked_for_one_role_after_the_other() -> None:
     master = smaller()
     master.acknowledge()
     for _ in range(10):
         master.tick()
-    idle = master.state.driver
-    for fits in ({Role.WORKER: 1}, {Role.SERVER: 5}):
-        see(master, fits)
+    idle = master.state.plans.driver
+    for _ in Role:
+        regain(master)
         carry_on(master)
 
     assert idle is None
     assert (master.membership.workers[-1], master.membership.servers[-1]) == ("worker-4", "server-3")
-    assert not any(master.state.began_without.values()) and not master.state.looks_for_room
-    assert [p.change.operation for p in master.state.plans.values()] == [Operation.ADD_WORKERS, Operation.ADD_SERVERS]
+    assert not any(master.state.size.lent[Borrower.START].values())
+    assert [p.change.operation for p in master.state.plans.all.values()] == [
+        Operation.ADD_WORKERS,
+        Operation.ADD_SERVERS,
+    ]
 
 
 def test_status_tells_what_was_not_granted_at_the_start_from_what_others_were_to_get() -> None:
@@ -162,36 +170,21 @@ def test_what_comes_is_in_the_place_of_what_has_been_missing_for_longer() -> Non
     master.acknowledge()
     warn(master, "worker-2", for_others=True)
     carry_on(master)
-    see(master, {Role.WORKER: 1})
+    plan = regain(master)
+    master.step(e.ContainerGranted(master.container_of(plan.added[0])))
+    master.tick(REGAIN_PATIENCE_S)
     carry_on(master)
 
-    assert len(master.membership.workers) == 2
-    assert master.state.began_without == {Role.WORKER: 0, Role.SERVER: 1}
-    assert master.state.given == {Role.WORKER: 1, Role.SERVER: 0}
-
-
-def test_worker_that_gives_its_room_for_a_server_is_asked_for_again_where_nobody_else_waits() -> None:
-    """That a server was not granted at the start says nothing of who is to get the room of the one that was."""
-    master = smaller()
-    master.acknowledge()
-    master.exit("server-1", "signal 9")
-    master.tick()
-    master.tick(ROOM_PATIENCE_S)
-    master.register("server-3")
-    master.recover()
-    for _ in range(4):
-        master.tick()
-
-    assert master.membership.members == ("worker-1", "server-3")
-    assert not any(master.state.given.values())
-    assert [p.change for p in replacements(master)] == [ADD_WORKER], "one of the two was there before"
+    assert len(plan.added) == 1 and len(master.membership.workers) == 2
+    assert master.state.size.lent[Borrower.START] == {Role.WORKER: 0, Role.SERVER: 1}
+    assert master.state.size.lent[Borrower.OTHERS] == {Role.WORKER: 1, Role.SERVER: 0}
 
 
 def test_while_the_resource_manager_does_not_answer_nothing_is_taken_back() -> None:
     """On an idle cluster whose ResourceManager fails over, all is granted when it is back."""
-    master = smaller(after_s=SMALLER_S - 1)
-    master.step(e.Tick(silent_s=SMALLER_S), SMALLER_S)
-    master.tick(after_s=SMALLER_S - 1)
+    master = smaller(after_s=START_TIMEOUT_S - 1)
+    master.step(e.Tick(silent_s=START_TIMEOUT_S), START_TIMEOUT_S)
+    master.tick(after_s=START_TIMEOUT_S - 1)
     waiting = master.state.membership
     for name in ("worker-3", "server-2"):
         master.register(name)
@@ -203,65 +196,18 @@ def test_while_the_resource_manager_does_not_answer_nothing_is_taken_back() -> N
 def test_every_grant_is_a_reason_to_wait_for_the_next() -> None:
     master = begun()
     for name in ("worker-1", "server-1", "worker-2"):
-        master.tick(after_s=SMALLER_S - 1)
+        master.tick(after_s=START_TIMEOUT_S - 1)
         master.register(name)
-    master.tick(after_s=SMALLER_S - 1)
+    master.tick(after_s=START_TIMEOUT_S - 1)
     waiting = master.state.membership
     master.tick(after_s=1.0)
 
     assert waiting is None and master.membership.members == ("worker-1", "worker-2", "server-1")
 
 
-def test_job_that_has_all_of_one_role_only_gives_up_one_of_these_for_one_of_the_other() -> None:
-    master = begun()
-    for name in ("worker-1", "worker-2", "worker-3"):
-        master.register(name)
-    given_up = []
-    for _ in range(2):
-        master.tick(after_s=SMALLER_S / 2)
-        before = len(master.commands(e.ReleaseContainer))
-        master.tick(after_s=SMALLER_S / 2)
-        given_up.append(len(master.commands(e.ReleaseContainer)) - before)
-    (first,) = master.commands(e.ReleaseContainer)
-    told = [to for to, order in master.sent(m.Shutdown)]
-    master.register("server-1")
-    waiting = master.state.membership
-    master.tick(after_s=SMALLER_S + 1)
-
-    assert given_up == [1, 0], "it may begin with two, and not with one"
-    assert first.container_id == master.container_of("worker-3")
-    assert told == ["worker-3"] and master.step(e.ContainerExited(first.container_id, "was released")) == []
-    assert waiting is None and master.membership.members == ("worker-1", "worker-2", "server-1")
-    assert master.state.began_without == {Role.WORKER: 1, Role.SERVER: 1} and not master.state.losses
-
-
-def test_job_that_gives_one_of_a_role_for_one_of_the_other_is_not_granted_more_of_the_first() -> None:
-    master = begun("server-1", "server-2")
-    master.tick(after_s=SMALLER_S)
-    asked = [name for name, record in master.state.members.items() if not record.granted]
-
-    assert asked == ["worker-1", "worker-2", "worker-3"]
-    assert master.commands(e.ReleaseContainer) == [e.ReleaseContainer(master.container_of("server-2"))]
-
-
-@pytest.mark.parametrize(("role", "other"), [(Role.WORKER, Role.SERVER), (Role.SERVER, Role.WORKER)])
-def test_job_gives_up_none_for_one_that_cannot_be_had_in_its_room(role: Role, other: Role) -> None:
-    """Servers of 512 MB given up for workers of 4096 MB: no worker fits, and the servers are gone."""
-    given_up = {}
-    for gives in (role, other):
-        master = ScriptedMaster(CoreSettings(8, 8, 60), 4, 4, interchangeable=(gives,))
-        master.request_containers()
-        for number in range(1, 5):
-            master.step(e.ContainerGranted(master.container_of(f"{role}-{number}")))
-        master.tick(after_s=SMALLER_S)
-        given_up[gives] = [c.container_id for c in master.commands(e.ReleaseContainer)]
-
-    assert given_up == {role: [master.container_of(f"{role}-4")], other: []}
-
-
 def test_job_that_is_granted_nothing_waits() -> None:
     master = begun()
-    master.tick(after_s=1000 * SMALLER_S)
+    master.tick(after_s=1000 * START_TIMEOUT_S)
 
     assert master.state.membership is None and not master.commands(e.ReleaseContainer)
 
@@ -269,61 +215,36 @@ def test_job_that_is_granted_nothing_waits() -> None:
 # ---- what it cannot begin with
 
 
-def resting(*granted: str) -> ScriptedMaster:
+def waiting_gang(*granted: str) -> ScriptedMaster:
     """Return a job that has just given back what it had, for it could not begin with it."""
     master = begun(*granted)
-    master.tick(after_s=SMALLER_S)
+    master.tick(after_s=START_TIMEOUT_S - 1)
     assert not master.commands(e.ReleaseContainer)
-    master.tick(after_s=SMALLER_S)
+    master.tick(after_s=1.0)
     return master
 
 
 @pytest.mark.parametrize(
-    ("granted", "least"),
-    [
-        (("worker-1",), ("worker-2", "worker-4", "server-1")),
-        (("server-1",), ("worker-1", "worker-2", "server-3")),
-        (("worker-1", "server-2"), ("worker-2", "worker-4", "server-1")),
-        (("worker-1", "worker-3"), ("worker-2", "worker-4", "server-1")),
-    ],
+    "granted", [("worker-1",), ("server-1",), ("worker-1", "server-2"), ("worker-1", "worker-2", "worker-3")]
 )
 def test_job_that_cannot_begin_with_what_it_has_leaves_it_to_others_and_then_asks_for_the_least(
-    granted: tuple[str, ...], least: tuple[str, ...]
+    granted: tuple[str, ...],
 ) -> None:
-    master = resting(*granted)
+    master = waiting_gang(*granted)
     given_back, words = master.commands(e.ReleaseContainer), master.state.start_waits_for(master.now_s)
-    asked_before = len(master.commands(e.RequestContainer))
-    master.tick(after_s=SMALLER_S * min(RESTS) - 1)
-    meanwhile = len(master.commands(e.RequestContainer)) - asked_before
-    master.tick(after_s=SMALLER_S * max(RESTS))
-    names = set(master.state.members)
+    before = set(master.commands(e.RequestContainer))
+    master.tick(after_s=START_TIMEOUT_S * min(GANG_SPREAD) - 1)
+    meanwhile = set(master.commands(e.RequestContainer)) - before
+    master.tick(after_s=START_TIMEOUT_S * max(GANG_SPREAD))
+    least = sorted(master.state.members.by_name)
 
     assert [each.container_id for each in given_back] == [f"container-000{n}" for n in range(1, 6)]
-    assert meanwhile == 0 and "has given back the containers with which it could not begin" in words
-    assert names == set(least), "half of three workers and two servers, and no name of one that had a container"
-    assert master.state.began_without == {Role.WORKER: 1, Role.SERVER: 1}, "the rest comes when there is room"
+    assert not meanwhile and "has given back the containers with which it could not begin" in words
+    assert least == ["server-3", "worker-4", "worker-5"], "half of three workers and two servers, and no name again"
     for name in least:
         master.register(name)
-    assert master.membership.members == least and not master.state.losses
-
-
-def test_rest_is_over_when_there_is_room_that_nobody_wants() -> None:
-    master = resting("worker-1")
-    looks = master.state.looks_for_room
-    for fits in ({Role.WORKER: 9}, {Role.WORKER: 2, Role.SERVER: 9}):
-        see(master, fits)
-    waiting = master.state.start_waits_for(master.now_s)
-    for _ in range(3):
-        see(master, {Role.WORKER: 3, Role.SERVER: 3})
-    sooner = master.state.start_waits_for(master.now_s)
-    master.tick(after_s=SMALLER_S * WAKES)
-
-    def seconds(text: str) -> float:
-        return float(text.rpartition("in ")[2].removesuffix(" s"))
-
-    assert looks and seconds(waiting) >= SMALLER_S * min(RESTS) - 1 and seconds(sooner) <= SMALLER_S * WAKES
-    assert set(master.state.members) == {"server-1", "worker-2", "worker-4"}
-    assert not master.state.looks_for_room, "it asks"
+    assert sorted(master.membership.members) == least and not master.state.recovery.losses
+    assert master.state.size.lent[Borrower.START] == {Role.WORKER: 1, Role.SERVER: 1}
 
 
 def test_each_time_it_holds_longer_what_it_cannot_begin_with() -> None:
@@ -331,29 +252,32 @@ def test_each_time_it_holds_longer_what_it_cannot_begin_with() -> None:
     master, held_s = begun("worker-1"), []
     for _ in range(10):
         begun_s = master.now_s
-        while master.state.members:
+        while master.state.members.by_name:
             master.tick()
         held_s.append(master.now_s - begun_s)
-        while not master.state.members:
+        while not master.state.members.by_name:
             master.tick()
-        master.step(e.ContainerGranted(next(iter(master.state.members.values())).container_id))
+        master.step(e.ContainerGranted(next(iter(master.state.members.by_name.values())).container))
 
-    assert all(SMALLER_S * 2**k <= held_s[k] <= SMALLER_S * 2 ** (k + 1) + 2 for k in range(MOST_DOUBLINGS))
-    assert max(held_s) <= SMALLER_S * 2 ** (MOST_DOUBLINGS + 1) + 2, "and not for ever"
+    pauses_s = [min(START_TIMEOUT_S * 2**k, GANG_LONGEST_S) for k in range(10)]
+    assert held_s == pytest.approx(pauses_s, abs=2.0), "and not for ever"
 
 
 def test_process_of_a_container_that_was_given_back_is_told_to_end_and_harms_nothing() -> None:
     master = begun()
     master.register("worker-1")
     old = master.container_of("worker-1")
-    master.tick(after_s=2 * SMALLER_S)
+    master.tick(after_s=2 * START_TIMEOUT_S)
     told = [to for to, order in master.sent(m.Shutdown)]
     late = master.step(e.MemberRegistered(old, master.address_of("x"), 1))
     master.step(e.ContainerExited(old, "was released"))
-    master.tick(after_s=SMALLER_S * max(RESTS))
+    master.tick(after_s=START_TIMEOUT_S * max(GANG_SPREAD))
 
     assert told == ["worker-1"] and late == [e.ReleaseContainer(old)]
-    assert old not in [master.container_of(name) for name in master.state.members] and not master.state.losses
+    assert (
+        old not in [master.container_of(name) for name in master.state.members.by_name]
+        and not master.state.recovery.losses
+    )
     assert master.step(e.ReportReceived(m.MemberFailed("worker-1", "EpsError", "late"))) == []
     assert master.state.state is JobState.STARTING, "another may fail without harm, for nobody has its name"
 
@@ -366,7 +290,7 @@ def test_job_begins_with_no_less_than_it_may(start_with: float, least: tuple[int
         master.request_containers()
         for name in (*(f"worker-{i + 1}" for i in range(workers)), *(f"server-{i + 1}" for i in range(servers))):
             master.register(name)
-        master.tick(after_s=SMALLER_S)
+        master.tick(after_s=START_TIMEOUT_S)
         begins = workers >= least[0] and servers >= least[1]
         assert (master.state.membership is not None) == begins, (workers, servers)
 
@@ -397,7 +321,7 @@ class Pool:
     def __init__(self, seed: int, jobs: int, slots: int, workers: int, servers: int, *, fair: bool) -> None:
         self._random, self._free, self._fair = Random(seed), slots, fair
         settings = CoreSettings(16, 8, 1000, reproducible=False)
-        self._jobs = [MasterState(settings, workers, servers, seed=f"{seed} {n}") for n in range(jobs)]
+        self._jobs = [Job(settings, workers, servers, seed=f"{seed} {n}") for n in range(jobs)]
         self._asked: list[list[str]] = [[] for _ in self._jobs]
         self._have: list[set[str]] = [set() for _ in self._jobs]
         self._begun_s: dict[int, float] = {}
@@ -454,14 +378,14 @@ def test_job_whose_size_somebody_manages_waits_for_all() -> None:
     master.request_containers()
     for name in ("worker-1", "server-1"):
         master.register(name)
-    master.tick(after_s=10 * SMALLER_S)
+    master.tick(after_s=10 * START_TIMEOUT_S)
 
     assert master.state.membership is None
 
 
 def test_who_has_a_container_is_waited_for_while_others_are_given_up() -> None:
     master = begun("worker-1", "worker-2", "server-1")
-    master.tick(after_s=SMALLER_S)
+    master.tick(after_s=START_TIMEOUT_S)
     waiting = master.state.membership
     for name in ("worker-1", "worker-2", "server-1"):
         master.register(name)
@@ -486,8 +410,8 @@ def test_request_that_is_given_up_for_a_job_that_can_begin_is_no_loss() -> None:
     for name in ("worker-3", "server-2"):
         master.exit(name, "was not granted within 4 s")
 
-    assert master.membership.members == ("worker-1", "worker-2", "server-1") and not master.state.losses
-    assert master.state.began_without == {Role.WORKER: 1, Role.SERVER: 1}
+    assert master.membership.members == ("worker-1", "worker-2", "server-1") and not master.state.recovery.losses
+    assert master.state.size.lent[Borrower.START] == {Role.WORKER: 1, Role.SERVER: 1}
 
 
 def test_next_master_asks_again_before_it_begins_with_less(tmp_path: Path) -> None:
@@ -500,25 +424,25 @@ def test_next_master_asks_again_before_it_begins_with_less(tmp_path: Path) -> No
     restored = StateLog(tmp_path / "state").restore()
     assert restored is not None
     running = {master.container_of(name): 1 for name in ("worker-1", "worker-2", "server-1")}
-    restored.state.step(e.MasterRestarted(2, running), SMALLER_S)
-    restored.state.step(e.Tick(), SMALLER_S + 1)
+    restored.state.step(e.MasterRestarted(2, running), START_TIMEOUT_S)
+    restored.state.step(e.Tick(), START_TIMEOUT_S + 1)
     waiting = restored.state.membership
-    restored.state.step(e.Tick(), 2 * SMALLER_S)
+    restored.state.step(e.Tick(), 2 * START_TIMEOUT_S)
 
     assert waiting is None
     assert restored.state.membership is not None
     assert restored.state.membership.members == ("worker-1", "worker-2", "server-1")
 
 
-def test_next_master_rests_as_long_and_asks_again(tmp_path: Path) -> None:
-    master = resting("worker-1")
+def test_next_master_waits_as_long_and_asks_again(tmp_path: Path) -> None:
+    master = waiting_gang("worker-1")
     log = StateLog(tmp_path / "state")
     log.begin(master.state, master.now_s)
     log.close()
     restored = StateLog(tmp_path / "state").restore()
     assert restored is not None
     at_once = restored.state.step(e.MasterRestarted(2, {}), master.now_s)
-    afterwards = restored.state.step(e.Tick(), master.now_s + SMALLER_S * max(RESTS))
+    afterwards = restored.state.step(e.Tick(), master.now_s + START_TIMEOUT_S * max(GANG_SPREAD))
 
     assert not any(isinstance(command, e.RequestContainer) for command in at_once)
     assert sum(isinstance(command, e.RequestContainer) for command in afterwards) == 3

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from eps.core.messages import SplitResult
-from eps.core.progress import MIN_LOOKAHEAD_CLOCKS, ClockProgress, pause_and_slowdown
+from eps.core.progress import MIN_LOOKAHEAD_CLOCKS, Progress, pause_and_slowdown
 from eps.core.settings import UNBOUNDED, CoreSettings
 
 
@@ -21,7 +21,7 @@ def results(*splits: int, loss: float = 1.0, evaluation: tuple[float, ...] = ())
 
 
 def test_clock_is_complete_when_every_split_is_reported() -> None:
-    progress = ClockProgress(settings())
+    progress = Progress(settings())
 
     assert progress.add(0, results(2, 0), 1.0) == []
     (record,) = progress.add(0, results(1), 2.0)
@@ -32,7 +32,7 @@ def test_clock_is_complete_when_every_split_is_reported() -> None:
 
 
 def test_result_that_is_known_or_late_changes_nothing() -> None:
-    progress = ClockProgress(settings())
+    progress = Progress(settings())
     progress.add(0, results(0), 1.0)
     progress.add(0, results(0, loss=100.0), 1.0)
     (record,) = progress.add(0, results(1, 2), 1.0)
@@ -44,7 +44,7 @@ def test_result_that_is_known_or_late_changes_nothing() -> None:
 
 
 def test_clocks_complete_in_order_even_if_the_later_is_reported_first() -> None:
-    progress = ClockProgress(settings(staleness=UNBOUNDED))
+    progress = Progress(settings(staleness=UNBOUNDED))
     progress.add(1, results(0, 1, 2), 1.0)
     assert progress.completed == 0
 
@@ -54,7 +54,7 @@ def test_clocks_complete_in_order_even_if_the_later_is_reported_first() -> None:
 
 
 def test_next_clock_of_each_split_is_the_first_without_a_result() -> None:
-    progress = ClockProgress(settings(staleness=UNBOUNDED))
+    progress = Progress(settings(staleness=UNBOUNDED))
     progress.add(0, results(0, 1, 2), 1.0)
     for clock, splits in ((1, (0, 1)), (2, (0,)), (3, (1, 2))):
         progress.add(clock, results(*splits), 2.0)
@@ -66,7 +66,7 @@ def test_sums_do_not_depend_on_who_reports_what_and_when() -> None:
     values = [SplitResult(s, 1, 0.1 * (s + 1) ** 3, (0.3 * s, 1.0 / (s + 3))) for s in range(7)]
     expected = None
     for seed in range(200):
-        random, progress = Random(seed), ClockProgress(settings(splits=7))
+        random, progress = Random(seed), Progress(settings(splits=7))
         shuffled = random.sample(values, 7)
         cut = random.randrange(8)
         records = progress.add(0, tuple(shuffled[:cut]), 1.0) + progress.add(0, tuple(shuffled[cut:]), 1.0)
@@ -76,7 +76,7 @@ def test_sums_do_not_depend_on_who_reports_what_and_when() -> None:
 
 
 def test_evaluation_is_summed_over_the_splits_that_have_one() -> None:
-    progress = ClockProgress(settings(splits=2))
+    progress = Progress(settings(splits=2))
 
     (record,) = progress.add(0, results(0, evaluation=(1.0, 2.0)) + results(1), 1.0)
 
@@ -84,7 +84,7 @@ def test_evaluation_is_summed_over_the_splits_that_have_one() -> None:
 
 
 def test_measuring_clock_is_not_part_of_the_history() -> None:
-    progress = ClockProgress(settings(reproducible=True))
+    progress = Progress(settings(reproducible=True))
 
     (record,) = progress.add(-1, results(0, 1, 2), 1.0)
 
@@ -92,7 +92,7 @@ def test_measuring_clock_is_not_part_of_the_history() -> None:
 
 
 def test_job_is_finished_when_the_final_parameters_are_measured() -> None:
-    progress = ClockProgress(settings(iterations=2))
+    progress = Progress(settings(iterations=2))
     for clock in range(3):
         assert not progress.finished
         progress.add(clock, results(0, 1, 2), float(clock))
@@ -100,7 +100,7 @@ def test_job_is_finished_when_the_final_parameters_are_measured() -> None:
 
 
 def test_horizon_stays_ahead_of_the_fastest_and_ends_with_the_job() -> None:
-    progress = ClockProgress(settings(iterations=6))
+    progress = Progress(settings(iterations=6))
 
     horizons = [progress.wanted_horizon(undecided=False)]
     for clock in range(6):
@@ -111,12 +111,12 @@ def test_horizon_stays_ahead_of_the_fastest_and_ends_with_the_job() -> None:
 
 
 def test_fast_iterations_are_granted_further_ahead() -> None:
-    progress = ClockProgress(settings(iterations=10_000))
+    progress = Progress(settings(iterations=10_000))
     for clock in range(50):
         progress.add(clock, results(0, 1, 2), 0.001 * clock)
 
     assert progress.lookahead == 80
-    assert ClockProgress(settings()).lookahead == MIN_LOOKAHEAD_CLOCKS
+    assert Progress(settings()).lookahead == MIN_LOOKAHEAD_CLOCKS
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_plan_commits_as_soon_as_long_iterations_let_it(
     iteration_s: float, staleness: int, usual: int, hurried: int
 ) -> None:
     """Under BSP the next clock is granted when this one begins; under SSP the fastest must not wait for it."""
-    progress = ClockProgress(settings(iterations=1000, staleness=staleness))
+    progress = Progress(settings(iterations=1000, staleness=staleness))
     for clock in range(50):
         progress.add(clock, results(0, 1, 2), iteration_s * clock)
 
@@ -136,7 +136,7 @@ def test_a_plan_commits_as_soon_as_long_iterations_let_it(
 
 
 def test_last_iteration_is_held_back_while_a_change_is_undecided() -> None:
-    progress = ClockProgress(settings(iterations=6))
+    progress = Progress(settings(iterations=6))
     for clock in range(5):
         progress.add(clock, results(0, 1, 2), 10.0 * clock)
 
@@ -145,8 +145,8 @@ def test_last_iteration_is_held_back_while_a_change_is_undecided() -> None:
 
 
 def test_horizon_never_falls_before_the_first_clock() -> None:
-    assert ClockProgress(settings(iterations=1)).wanted_horizon(undecided=True) == 0
-    assert ClockProgress(settings(iterations=1, reproducible=True)).wanted_horizon(undecided=True) == -1
+    assert Progress(settings(iterations=1)).wanted_horizon(undecided=True) == 0
+    assert Progress(settings(iterations=1, reproducible=True)).wanted_horizon(undecided=True) == -1
 
 
 # ---- what a plan cost
@@ -212,7 +212,7 @@ def test_plan_before_the_first_iteration_cost_nothing() -> None:
 
 
 def test_a_clock_is_complete_when_its_last_result_was_computed_not_when_the_report_arrived() -> None:
-    progress = ClockProgress(settings())
+    progress = Progress(settings())
     progress.add(0, results(0, 1), 5.0)
     (first,) = progress.add(0, results(2), 4.0)
     progress.add(1, results(0, 1), 4.5)

@@ -11,9 +11,9 @@ import pytest
 from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.partition_state import Holding
-from eps.core.recovery import Recovery, Start, heirs, roll_back, standing_followers, take_over
 from eps.core.settings import UNBOUNDED, CoreSettings
 from eps.core.tables import PartitionTable, SplitTable, spread_evenly
+from eps.core.take_over import Inquiry, Start, heirs, roll_back, standing_followers, take_over
 from eps.core.types import Address, Role, member_number
 
 SPLITS, PARTITIONS = 6, 4
@@ -43,7 +43,7 @@ Clocks = Mapping[tuple[str, int], Sequence[int] | int]
 
 def recovered(
     before: Membership, lost: Sequence[str], clocks: Clocks | None = None, reads: Mapping[str, int] | None = None
-) -> Recovery:
+) -> Inquiry:
     """Return a recovery to which all who are left have answered.
 
     Parameters
@@ -53,7 +53,7 @@ def recovered(
     reads : mapping
         Worker -> the last clock that it has read; 19 where nothing is said.
     """
-    recovery = Recovery(3, dict.fromkeys(lost, "signal 9"))
+    recovery = Inquiry(3, dict.fromkeys(lost, "signal 9"))
     for name in recovery.survivors(before):
         if name in before.workers:
             recovery.hear(m.Inventory(name, 3, (reads or {}).get(name, 19)))
@@ -69,7 +69,7 @@ def recovered(
     return recovery
 
 
-def taken_over(before: Membership, recovery: Recovery, settings: CoreSettings = BSP) -> Membership:
+def taken_over(before: Membership, recovery: Inquiry, settings: CoreSettings = BSP) -> Membership:
     found = take_over(before, recovery, settings)
     assert found is not None
     found.validate()
@@ -80,7 +80,7 @@ def taken_over(before: Membership, recovery: Recovery, settings: CoreSettings = 
 
 
 def test_everybody_who_is_left_is_asked_until_it_has_answered() -> None:
-    before, recovery = membership(), Recovery(3, {"server-2": "signal 9"})
+    before, recovery = membership(), Inquiry(3, {"server-2": "signal 9"})
 
     asked = [name for name, _ in recovery.orders(before)]
     recovery.hear(m.Inventory("worker-1", 3, 19))
@@ -94,7 +94,7 @@ def test_everybody_who_is_left_is_asked_until_it_has_answered() -> None:
     "answer", [m.Inventory("worker-1", 2, 19), m.Inventory("server-2", 3)], ids=["earlier question", "lost member"]
 )
 def test_answer_to_an_earlier_question_or_of_a_lost_member_does_not_count(answer: m.Inventory) -> None:
-    recovery = Recovery(3, {"server-2": "signal 9"})
+    recovery = Inquiry(3, {"server-2": "signal 9"})
 
     recovery.hear(answer)
 
@@ -103,10 +103,10 @@ def test_answer_to_an_earlier_question_or_of_a_lost_member_does_not_count(answer
 
 def test_role_of_which_nobody_is_left_or_on_the_way_is_empty() -> None:
     before = membership()
-    recovery = Recovery(3, dict.fromkeys(SERVERS, "signal 9"))
+    recovery = Inquiry(3, dict.fromkeys(SERVERS, "signal 9"))
 
     empty = recovery.empty_roles(before)
-    recovery.newcomers["server-4"] = None
+    recovery.newcomers["server-4"], recovery.roles["server-4"] = None, Role.SERVER
 
     assert (empty, recovery.empty_roles(before)) == ((Role.SERVER,), ())
     assert recovery.missing(before)[-1] == "server-4"
@@ -213,7 +213,7 @@ def test_version_before_that_is_not_kept_is_read_at_another_copy_or_the_job_goes
     owner, follower = before.partitions.owners[0], before.partitions.followers_of(0)[0]
     other = before.partitions.owners[3]
 
-    def with_oldest(owners: int, followers: int) -> Recovery:
+    def with_oldest(owners: int, followers: int) -> Inquiry:
         recovery = recovered(before, ["worker-2"], {(other, 3): 19})
         for name, oldest in ((owner, owners), (follower, followers)):
             held = tuple(
@@ -231,7 +231,7 @@ def test_version_before_that_is_not_kept_is_read_at_another_copy_or_the_job_goes
 def test_newcomers_of_a_recovery_join_with_it() -> None:
     before = membership()
     recovery = recovered(before, WORKERS)
-    recovery.newcomers["worker-4"] = Address("new", 1)
+    recovery.newcomers["worker-4"], recovery.roles["worker-4"] = Address("new", 1), Role.WORKER
 
     after = taken_over(before, recovery)
 

@@ -23,7 +23,7 @@ def said_within(master: ScriptedMaster, seconds: float) -> Counter[tuple[str, st
 def test_member_that_acknowledges_nothing_is_told_again_after_twice_as_long_each_time() -> None:
     master = starting()
     master.request_containers()
-    for name in sorted(master.state.members):
+    for name in sorted(master.state.members.by_name):
         master.register(name)
     for name in master.membership.members[1:]:
         master.report(m.MembershipAcked(name, 1))

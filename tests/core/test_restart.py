@@ -7,8 +7,9 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
+from eps.core.job import ENDED_AWAY
+from eps.core.masters import MISSING
 from eps.core.reconfig import Change, Operation
-from eps.core.restart import ENDED_AWAY, MISSING
 from eps.core.types import Role
 from tests.core.scripted import ScriptedMaster, running
 
@@ -17,15 +18,15 @@ ADD_WORKER = Change(Operation.ADD_WORKERS, 1)
 
 def restart(master: ScriptedMaster, generation: int = 2, without: tuple[str, ...] = ()) -> list[e.Command]:
     """Let another process take over; everybody runs that was launched, but for ``without``."""
-    records = master.state.members.values()
-    pids = {r.container_id: r.pid for r in records if r.launched and r.name not in without}
+    records = master.state.members.by_name.values()
+    pids = {r.container: r.pid for r in records if r.launched and r.name not in without}
     return [c for c in master.step(e.MasterRestarted(generation, pids)) if not isinstance(c, e.Journal)]
 
 
 def test_the_next_master_has_the_next_generation_and_journals_it() -> None:
     master = running()
     commands = master.step(e.MasterRestarted(2, {}))
-    assert master.state.generation == 2
+    assert master.state.masters.generation == 2
     journaled = [c for c in commands if isinstance(c, e.Journal)]
     assert (journaled[0].record["kind"], journaled[0].record["generation"], journaled[0].sync) == ("restarted", 2, True)
 
@@ -40,7 +41,7 @@ def test_a_container_that_was_never_launched_is_asked_for_again() -> None:
     master = running()
     master.ask(ADD_WORKER)
     container_id = master.container_of("worker-4")
-    assert restart(master) == [e.RequestContainer(container_id, Role.WORKER)]
+    assert restart(master) == [e.RequestContainer(container_id, frozenset({Role.WORKER}))]
 
 
 def test_a_newcomer_that_ended_meanwhile_aborts_its_plan() -> None:
@@ -48,14 +49,14 @@ def test_a_newcomer_that_ended_meanwhile_aborts_its_plan() -> None:
     master.ask(ADD_WORKER)
     master.step(e.ContainerLaunched(master.container_of("worker-4"), 7))
     restart(master, without=("worker-4",))
-    plan = master.state.plans[1]
+    plan = master.state.plans.all[1]
     assert plan.ended and plan.reason == f"worker-4 ended before it took part: {ENDED_AWAY}"
 
 
 def test_a_member_that_ended_meanwhile_counts_as_one_that_ended() -> None:
     master = running()
     restart(master, without=("server-1",))
-    assert "server-1" not in master.state.members
+    assert "server-1" not in master.state.members.by_name
 
 
 def test_a_container_that_the_job_does_not_know_is_released() -> None:
@@ -76,7 +77,7 @@ def test_an_export_that_was_on_its_way_is_started_again() -> None:
 def test_after_the_end_every_container_is_released_and_the_end_said_again() -> None:
     master = running()
     master.step(e.KillRequested("enough"))
-    containers = [r.container_id for r in master.state.members.values()]
+    containers = [r.container for r in master.state.members.by_name.values()]
     commands = restart(master)
     assert commands == [*map(e.ReleaseContainer, containers), e.EndJob(JobState.KILLED, "enough")]
 
@@ -110,7 +111,7 @@ def test_a_member_that_attaches_again_is_not_told_that_a_plan_in_flight_is_decid
 
 def attach(master: ScriptedMaster, name: str, generation: int, step: int) -> None:
     """Let a member register again that has heard an order of this generation, which followed so many events."""
-    container_id = master.state.members[name].container_id
+    container_id = master.state.members.by_name[name].container
     master.step(e.MemberRegistered(container_id, master.address_of(name), 1, generation, step))
 
 
@@ -125,7 +126,7 @@ def is_ended_by(master: ScriptedMaster, name: str) -> bool:
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_member_that_has_heard_of_more_than_the_records_say_ends_the_job(more: int) -> None:
     master = running()
-    steps = master.state.steps
+    steps = master.state.masters.steps
     restart(master)
     # What this master takes in is nothing that the one before has told.
     master.tick()
@@ -137,7 +138,7 @@ def test_a_member_that_has_heard_of_more_than_the_records_say_ends_the_job(more:
 @pytest.mark.parametrize("more", [0, 1])
 def test_what_a_member_has_heard_before_the_last_master_counts_as_well(more: int) -> None:
     master = running()
-    steps = master.state.steps
+    steps = master.state.masters.steps
     restart(master)
     master.tick()
     restart(master, generation=3)
@@ -147,10 +148,10 @@ def test_what_a_member_has_heard_before_the_last_master_counts_as_well(more: int
 
 def test_a_member_that_opens_its_session_again_has_heard_of_nothing_that_its_master_does_not_know() -> None:
     master = running()
-    attach(master, "worker-1", 1, master.state.steps)
+    attach(master, "worker-1", 1, master.state.masters.steps)
     restart(master)
     attach(master, "worker-1", 1, 0)
-    attach(master, "worker-1", 2, master.state.steps)
+    attach(master, "worker-1", 2, master.state.masters.steps)
     assert not is_ended_by(master, "worker-1")
 
 
@@ -160,14 +161,14 @@ def test_a_member_that_has_heard_another_master_of_the_same_generation_ends_the_
     for _ in range(3):
         master.tick()
     # Nobody had logged that the one before took over, and this one has come further meanwhile.
-    attach(master, "worker-1", 2, master.state.steps - 2)
+    attach(master, "worker-1", 2, master.state.masters.steps - 2)
     assert is_ended_by(master, "worker-1")
 
 
 @pytest.mark.parametrize("heard", [2, 3])
 def test_a_member_that_heard_an_unlogged_master_is_a_witness_two_masters_later(heard: int) -> None:
     master = running()
-    steps = master.state.steps
+    steps = master.state.masters.steps
     # This state knows nothing of the one that worker-1 has heard: another was of its generation, or none.
     restart(master)
     for _ in range(50):

@@ -8,12 +8,12 @@ import pytest
 
 from eps.core import events as e
 from eps.core.evictions import Outcome
-from eps.core.master_evictions import RETURN_PATIENCE_S
-from eps.core.master_recovery import REPLACE_S
+from eps.core.flight import REGAIN_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
+from eps.core.size import Borrower
 from eps.core.types import MemberId, Role
 from eps.master.state_log import StateLog
-from tests.core.scripted import ADD_SERVER, ADD_WORKER, REMOVE_WORKER, ScriptedMaster, running
+from tests.core.scripted import ADD_SERVER, ADD_WORKER, REMOVE_WORKER, REPLACE_S, ScriptedMaster, running
 from tests.core.test_evictions import carry_on, drains, managed, outcomes, warn
 from tests.core.test_master_recovery import replacements
 
@@ -39,8 +39,14 @@ def see(master: ScriptedMaster, fits: dict[Role, int]) -> None:
     master.step(e.RoomSeen(fits))
 
 
+def regain(master: ScriptedMaster) -> Plan:
+    """Return the plan by which members come back into room that is no limit."""
+    see(master, PLENTY)
+    return master.driver.plan
+
+
 def returns(master: ScriptedMaster) -> list[Plan]:
-    return [p for p in master.state.plans.values() if p.purpose is Purpose.RETURN]
+    return [p for p in master.state.plans.all.values() if p.purpose is Purpose.REGAIN]
 
 
 def test_what_others_are_to_get_is_not_asked_for_again() -> None:
@@ -49,9 +55,9 @@ def test_what_others_are_to_get_is_not_asked_for_again() -> None:
         master.tick(REPLACE_S)
 
     assert outcomes(master) == dict.fromkeys(("worker-1", "worker-2", "server-1"), Outcome.DRAINED)
-    assert not replacements(master) and master.state.driver is None
-    assert master.state.given == {Role.WORKER: 2, Role.SERVER: 1}
-    assert master.state.wanted == {Role.WORKER: 3, Role.SERVER: 2}, "its users asked for that"
+    assert not replacements(master) and master.state.plans.driver is None
+    assert master.state.size.lent[Borrower.OTHERS] == {Role.WORKER: 2, Role.SERVER: 1}
+    assert master.state.size.wanted == {Role.WORKER: 3, Role.SERVER: 2}, "its users asked for that"
 
 
 def test_job_grows_back_one_role_after_the_other_by_what_fits() -> None:
@@ -62,15 +68,15 @@ def test_job_grows_back_one_role_after_the_other_by_what_fits() -> None:
         asked.append(carry_on(master).change)
 
     assert asked == [ADD_WORKER, ADD_WORKER, ADD_SERVER] and returns(master) == replacements(master)
-    assert {role: len(master.membership.of_role(role)) for role in Role} == master.state.wanted
-    assert not any(master.state.given.values()) and not master.state.looks_for_room
+    assert {role: len(master.membership.of_role(role)) for role in Role} == master.state.size.wanted
+    assert not any(master.state.size.lent[Borrower.OTHERS].values()) and not master.state.looks_for_room
 
 
 def test_room_that_fits_nobody_is_not_asked_for() -> None:
     master = preempted("server-1")
     see(master, {Role.WORKER: 3})
 
-    assert master.state.driver is None and master.state.given[Role.SERVER] == 1
+    assert master.state.plans.driver is None and master.state.size.lent[Borrower.OTHERS][Role.SERVER] == 1
 
 
 def test_room_that_was_seen_while_something_else_changes_counts_nowhere() -> None:
@@ -81,7 +87,7 @@ def test_room_that_was_seen_while_something_else_changes_counts_nowhere() -> Non
     master.tick(REPLACE_S)
 
     assert other.phase is Phase.RELEASED and not returns(master)
-    assert master.state.given[Role.WORKER] == 1
+    assert master.state.size.lent[Borrower.OTHERS][Role.WORKER] == 1
 
 
 def test_request_that_others_were_faster_than_is_taken_back() -> None:
@@ -90,7 +96,7 @@ def test_request_that_others_were_faster_than_is_taken_back() -> None:
     see(master, PLENTY)
     (first,) = returns(master)
     container = master.container_of(first.added[0])
-    master.tick(RETURN_PATIENCE_S - 0.5)
+    master.tick(REGAIN_PATIENCE_S - 0.5)
     waiting = first.phase
     master.tick(0.6)
     soon = master.state.looks_for_room
@@ -106,7 +112,7 @@ def test_container_that_was_granted_in_time_is_waited_for() -> None:
     see(master, PLENTY)
     plan = master.driver.plan
     master.step(e.ContainerGranted(master.container_of(plan.added[0])))
-    master.tick(2 * RETURN_PATIENCE_S)
+    master.tick(2 * REGAIN_PATIENCE_S)
     carry_on(master)
 
     assert plan.phase is Phase.RELEASED
@@ -120,7 +126,7 @@ def test_job_that_is_preempted_again_on_its_way_back_makes_way() -> None:
     drain = carry_on(master)
 
     assert back.phase is Phase.ABORTED and drain.removed == ("server-1",)
-    assert master.state.given == {Role.WORKER: 1, Role.SERVER: 1}
+    assert master.state.size.lent[Borrower.OTHERS] == {Role.WORKER: 1, Role.SERVER: 1}
 
 
 def test_newcomer_that_is_preempted_stays_away() -> None:
@@ -131,7 +137,7 @@ def test_newcomer_that_is_preempted_stays_away() -> None:
         master.tick(REPLACE_S)
 
     assert len(returns(master)) == 1 == len(replacements(master))
-    assert master.state.given[Role.WORKER] == 1
+    assert master.state.size.lent[Borrower.OTHERS][Role.WORKER] == 1
 
 
 def test_who_is_lost_is_replaced_at_once_whatever_others_got() -> None:
@@ -143,7 +149,7 @@ def test_who_is_lost_is_replaced_at_once_whatever_others_got() -> None:
     master.tick(REPLACE_S)
 
     assert [p.change for p in replacements(master)] == [ADD_WORKER] and not returns(master)
-    assert master.state.given[Role.WORKER] == 1
+    assert master.state.size.lent[Borrower.OTHERS][Role.WORKER] == 1
 
 
 def test_who_was_taken_before_he_could_leave_is_not_replaced_either() -> None:
@@ -165,7 +171,9 @@ def test_who_left_for_another_reason_is_replaced_at_once() -> None:
     carry_on(master)
     master.tick(REPLACE_S)
 
-    assert [p.change for p in replacements(master)] == [ADD_WORKER] and master.state.given[Role.WORKER] == 1
+    assert [p.change for p in replacements(master)] == [ADD_WORKER] and master.state.size.lent[Borrower.OTHERS][
+        Role.WORKER
+    ] == 1
 
 
 def test_second_warning_may_say_that_others_are_to_get_the_room() -> None:
@@ -184,7 +192,7 @@ def test_last_of_a_role_is_replaced_by_the_drain_and_nobody_is_missing_afterward
     plan = carry_on(master)
 
     assert len(plan.added) == 1 and plan.removed == ("server-1", "server-2")
-    assert master.state.given == {Role.WORKER: 0, Role.SERVER: 1}
+    assert master.state.size.lent[Borrower.OTHERS] == {Role.WORKER: 0, Role.SERVER: 1}
 
 
 @pytest.mark.parametrize("change", [REMOVE_WORKER, Change(Operation.REMOVE_WORKERS, 1, ("worker-2",))], ids=str)
@@ -193,10 +201,10 @@ def test_user_who_wants_the_job_smaller_has_it_stay_small(change: Change) -> Non
     master.carry_out(change)
 
     # One of three was given, one was removed: two are wanted, and one is there.
-    assert master.state.wanted[Role.WORKER] == 2 and master.state.given[Role.WORKER] == 1
+    assert master.state.size.wanted[Role.WORKER] == 2 and master.state.size.lent[Borrower.OTHERS][Role.WORKER] == 1
     see(master, PLENTY)
     carry_on(master)
-    assert len(master.membership.workers) == 2 and not any(master.state.given.values())
+    assert len(master.membership.workers) == 2 and not any(master.state.size.lent[Borrower.OTHERS].values())
 
 
 def test_user_who_asks_for_more_gets_it_whatever_others_got() -> None:
@@ -204,7 +212,7 @@ def test_user_who_asks_for_more_gets_it_whatever_others_got() -> None:
     plan = master.carry_out(ADD_WORKER)
 
     assert plan.phase is Phase.RELEASED
-    assert master.state.wanted[Role.WORKER] == 4 and master.state.given[Role.WORKER] == 1
+    assert master.state.size.wanted[Role.WORKER] == 4 and master.state.size.lent[Borrower.OTHERS][Role.WORKER] == 1
 
 
 def test_job_whose_size_somebody_manages_looks_for_no_room() -> None:
@@ -215,7 +223,7 @@ def test_job_whose_size_somebody_manages_looks_for_no_room() -> None:
     master.step(e.RoomSeen(PLENTY))
 
     assert not master.state.looks_for_room and not returns(master)
-    assert master.state.wanted[Role.WORKER] == 2
+    assert master.state.size.wanted[Role.WORKER] == 2
 
 
 def test_next_master_knows_what_others_got(tmp_path: Path) -> None:
@@ -226,4 +234,4 @@ def test_next_master_knows_what_others_got(tmp_path: Path) -> None:
     log.close()
     restored = StateLog(tmp_path / "state").restore()
 
-    assert restored is not None and restored.state.given == {Role.WORKER: 1, Role.SERVER: 0}
+    assert restored is not None and restored.state.size.lent[Borrower.OTHERS] == {Role.WORKER: 1, Role.SERVER: 0}

@@ -8,10 +8,11 @@ import pytest
 
 from eps.core import events as e
 from eps.core.events import Command
-from eps.core.master_evictions import RETURN_PATIENCE_S
+from eps.core.flight import REGAIN_PATIENCE_S
 from eps.core.plan_driver import GROWTH_PATIENCE_S
 from eps.core.reconfig import Phase, Plan
 from eps.core.settings import CoreSettings
+from eps.core.size import Borrower
 from eps.core.types import Role
 from eps.master.state_log import StateLog
 from tests.core.scripted import REMOVE_SERVER, ScriptedMaster
@@ -50,7 +51,7 @@ class Pool:
                 self.held.append(self.waiting.pop(0))
                 self.master.step(e.ContainerGranted(self.held[-1]))
         state = self.master.state
-        driver = state.driver
+        driver = state.plans.driver
         if driver is not None and driver.granted == set(driver.plan.added):
             carry_on(self.master)
         self.hear()
@@ -103,7 +104,7 @@ def shrunken(workers: int, servers: int = 1) -> LoggedMaster:
 def asking(pool: Pool) -> Plan:
     """Return the plan by which members come back, as soon as it waits for containers."""
     for _ in range(30):
-        if pool.master.state.driver is not None:
+        if pool.master.state.plans.driver is not None:
             break
         pool.second()
     pool.hear()
@@ -123,7 +124,7 @@ def test_all_that_fits_comes_back_at_once_however_slowly_it_is_granted(nodes: in
     (plan,) = returns(master)
     assert plan.phase is Phase.RELEASED and len(master.membership.workers) == workers
     assert len(pool.held) == workers - 1, "nothing was granted twice"
-    assert not any(master.state.given.values())
+    assert not any(master.state.size.lent[Borrower.OTHERS].values())
 
 
 def test_servers_come_back_as_slowly_and_workers_after_them() -> None:
@@ -132,7 +133,7 @@ def test_servers_come_back_as_slowly_and_workers_after_them() -> None:
     pool.seconds(60)
 
     assert [len(plan.added) for plan in returns(master)] == [5, 5]
-    assert {role: len(master.membership.of_role(role)) for role in Role} == master.state.wanted
+    assert {role: len(master.membership.of_role(role)) for role in Role} == master.state.size.wanted
 
 
 # ---- some of it never
@@ -143,7 +144,7 @@ def test_who_was_granted_a_container_comes_without_the_others() -> None:
     pool = Pool(master, 2, free=6, seen=9)
     plan = asking(pool)
     asked = plan.added
-    pool.seconds(3 + round(RETURN_PATIENCE_S))
+    pool.seconds(3 + round(REGAIN_PATIENCE_S))
     granted, waited = list(pool.held), list(pool.waiting)
     pool.seconds(1)
 
@@ -151,8 +152,8 @@ def test_who_was_granted_a_container_comes_without_the_others() -> None:
     assert plan.phase is Phase.RELEASED and plan.added == asked[:6] and pool.held == granted
     assert master.membership.workers == ("worker-1", *asked[:6])
     assert plan.transfer is not None and {v.target for v in plan.transfer.split_moves} == set(asked[:6])
-    assert not set(asked[6:]) & set(master.state.members)
-    assert master.state.given == {Role.WORKER: 3, Role.SERVER: 1}
+    assert not set(asked[6:]) & set(master.state.members.by_name)
+    assert master.state.size.lent[Borrower.OTHERS] == {Role.WORKER: 3, Role.SERVER: 1}
     assert [(r["plan"], r["without"]) for r in master.journaled("smaller")] == [(plan.plan_id, list(asked[6:]))]
 
 
@@ -164,7 +165,7 @@ def test_servers_that_were_granted_a_container_take_partitions_without_the_other
 
     assert plan.phase is Phase.RELEASED and len(plan.added) == 2
     assert set(master.membership.partitions.owners) == {"server-1", *plan.added}
-    assert master.state.given == {Role.WORKER: 0, Role.SERVER: 2}
+    assert master.state.size.lent[Borrower.OTHERS] == {Role.WORKER: 0, Role.SERVER: 2}
 
 
 def test_those_that_are_up_already_have_passed_the_first_barrier() -> None:
@@ -174,10 +175,10 @@ def test_those_that_are_up_already_have_passed_the_first_barrier() -> None:
     for name in plan.added[:2]:
         master.register(name)
     early = "B1" in plan.barriers_s
-    master.tick(RETURN_PATIENCE_S)
+    master.tick(REGAIN_PATIENCE_S)
 
     assert not early and "B1" in plan.barriers_s and plan.phase is Phase.PREPARED
-    assert set(master.driver.newcomers) == set(plan.added) == master.driver.launched
+    assert set(master.driver.newcomers) == set(plan.added) == master.driver.granted
 
 
 def test_rest_is_asked_for_when_room_is_seen_again_and_comes_when_it_is_there() -> None:
@@ -190,7 +191,7 @@ def test_rest_is_asked_for_when_room_is_seen_again_and_comes_when_it_is_there() 
 
     assert {p.change.count for p in vain} == {3}, "no more than is missing"
     stood_s = [p.reached_s[Phase.ABORTED] - p.reached_s[Phase.PROPOSED] for p in vain]
-    assert max(stood_s) < RETURN_PATIENCE_S + 2 * TICK_S
+    assert max(stood_s) < REGAIN_PATIENCE_S + 2 * TICK_S
     assert len(master.membership.workers) == 10 and len(pool.held) == 9
 
 
@@ -198,7 +199,7 @@ def test_request_of_which_nothing_is_granted_is_taken_back_whole() -> None:
     master = shrunken(10)
     pool = Pool(master, 2, free=0, seen=9)
     plan = asking(pool)
-    pool.seconds(round(RETURN_PATIENCE_S) + 1)
+    pool.seconds(round(REGAIN_PATIENCE_S) + 1)
 
     assert plan.phase is Phase.ABORTED and not pool.waiting
     assert plan.reason == "not granted within 3 s: no room is free, or none in one piece"
@@ -215,7 +216,7 @@ def test_what_others_free_once_they_have_the_rest_is_theirs() -> None:
     asking(pool)
     pool.seconds(2)
     others, pool.free = pool.free, 0
-    pool.seconds(round(RETURN_PATIENCE_S) + 1)
+    pool.seconds(round(REGAIN_PATIENCE_S) + 1)
     pool.free = others
     pool.seconds(2)
 
@@ -248,7 +249,7 @@ def test_newcomer_that_is_preempted_while_others_are_granted_has_all_of_them_sta
     pool.seconds(5)
 
     assert plan.phase is Phase.ABORTED and not pool.waiting and not pool.held
-    assert master.membership.workers == ("worker-1",) and master.state.given[Role.WORKER] == 9
+    assert master.membership.workers == ("worker-1",) and master.state.size.lent[Borrower.OTHERS][Role.WORKER] == 9
 
 
 # ---- another process goes on
@@ -260,8 +261,11 @@ def restored(master: LoggedMaster, path: Path) -> None:
     master.log.close()
     found = StateLog(path).restore()
     assert found is not None and found.state.validate() is None
-    assert (found.now_s, found.state.given) == (master.now_s, master.state.given)
-    assert found.state.driver == master.state.driver and found.state.membership == master.membership
+    assert (found.now_s, found.state.size.lent[Borrower.OTHERS]) == (
+        master.now_s,
+        master.state.size.lent[Borrower.OTHERS],
+    )
+    assert found.state.plans.driver == master.state.plans.driver and found.state.membership == master.membership
     master.state, master.log = found.state, None
 
 
@@ -273,12 +277,12 @@ def test_next_master_goes_on_with_those_that_were_granted(tmp_path: Path) -> Non
     plan = asking(pool)
     pool.seconds(3)
     master.register(plan.added[0])
-    master.tick(RETURN_PATIENCE_S)
+    master.tick(REGAIN_PATIENCE_S)
     restored(master, tmp_path / "state")
 
     assert master.driver.plan.added == plan.added and len(plan.added) == 6
     carry_on(master)
-    assert len(master.membership.workers) == 7 and master.state.given[Role.WORKER] == 3
+    assert len(master.membership.workers) == 7 and master.state.size.lent[Borrower.OTHERS][Role.WORKER] == 3
 
 
 def test_next_master_waits_anew_for_what_it_has_to_ask_for_again(tmp_path: Path) -> None:
@@ -290,10 +294,10 @@ def test_next_master_waits_anew_for_what_it_has_to_ask_for_again(tmp_path: Path)
     master.launch(up)
     master.step(e.ContainerGranted(master.container_of(granted)))
     restored(master, tmp_path / "state")
-    master.now_s += 2 * RETURN_PATIENCE_S
+    master.now_s += 2 * REGAIN_PATIENCE_S
     restart(master)
     plan = master.driver.plan
-    master.tick(RETURN_PATIENCE_S - 0.5)
+    master.tick(REGAIN_PATIENCE_S - 0.5)
     waits = plan.phase, plan.added, master.driver.waits_for()
     master.tick(1.0)
 

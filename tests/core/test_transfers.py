@@ -31,14 +31,14 @@ def up_to(master: ScriptedMaster, change: Change, phase: Phase) -> None:
 def test_transfer_that_fails_aborts_the_plan_and_training_goes_on(change: Change) -> None:
     master = running()
     up_to(master, change, Phase.LISTS_UPDATED)
-    before, plan = master.membership, master.state.plans[1]
+    before, plan = master.membership, master.state.plans.all[1]
 
     master.report(m.TransferFailed("server-1", 1, "the connection broke"))
 
     assert (plan.phase, plan.reason) == (Phase.ABORTED, "server-1: the connection broke")
     assert {to for to, _ in master.sent(m.AbortPlan)} == set(before.members)
     assert master.state.state is JobState.RUNNING
-    assert master.membership is before and set(master.state.members) == set(before.members)
+    assert master.membership is before and set(master.state.members.by_name) == set(before.members)
 
 
 def test_change_that_failed_in_transfer_may_be_asked_again() -> None:
@@ -63,8 +63,10 @@ def test_server_that_cannot_be_sent_a_partition_after_the_commit_is_given_up(cha
     master.report(m.TransferFailed(move.source, 1, "the connection broke", move.target))
 
     assert e.KillContainer(container) in master.last and not master.commands(e.ReleaseContainer)
-    assert master.state.recovery is not None
-    assert master.state.recovery.lost == {move.target: f"cannot be reached: {move.source}: the connection broke"}
+    assert master.state.recovery.inquiry is not None
+    assert master.state.recovery.inquiry.lost == {
+        move.target: f"cannot be reached: {move.source}: the connection broke"
+    }
     assert master.state.state is JobState.RUNNING
 
 
@@ -75,7 +77,7 @@ def test_standing_follower_that_cannot_be_reached_is_given_up() -> None:
     master.report(m.TransferFailed("server-1", 0, "the connection broke", "server-2"))
 
     assert e.KillContainer(master.container_of("server-2")) in master.last
-    assert master.state.recovery is not None and set(master.state.recovery.lost) == {"server-2"}
+    assert master.state.recovery.inquiry is not None and set(master.state.recovery.inquiry.lost) == {"server-2"}
 
 
 @pytest.mark.parametrize("target", ["", "worker-1", "server-9"])
@@ -85,7 +87,7 @@ def test_transfer_that_fails_without_a_server_that_is_here_changes_nothing_after
 
     master.report(m.TransferFailed("server-1", 1, "the connection broke", target))
 
-    assert (master.state.state, master.state.recovery) == (JobState.RUNNING, None)
+    assert (master.state.state, master.state.recovery.inquiry) == (JobState.RUNNING, None)
 
 
 @pytest.mark.parametrize("change", [ADD_WORKER, REMOVE_WORKER], ids=str)
@@ -98,7 +100,7 @@ def test_split_that_fails_after_the_commit_changes_nothing(change: Change) -> No
     master.acknowledge_membership()
     master.release()
 
-    assert (master.state.state, master.state.plans[1].phase) == (JobState.RUNNING, Phase.RELEASED)
+    assert (master.state.state, master.state.plans.all[1].phase) == (JobState.RUNNING, Phase.RELEASED)
 
 
 @pytest.mark.parametrize("change", EVERY_CHANGE, ids=str)
@@ -111,7 +113,7 @@ def test_transfer_that_fails_once_everybody_has_switched_changes_nothing(change:
     master.release()
 
     assert master.state.state is JobState.RUNNING
-    assert master.state.plans[1].phase is Phase.RELEASED
+    assert master.state.plans.all[1].phase is Phase.RELEASED
 
 
 def test_transfer_that_fails_for_another_plan_changes_nothing() -> None:
@@ -123,7 +125,7 @@ def test_transfer_that_fails_for_another_plan_changes_nothing() -> None:
     master.report(m.TransferFailed("worker-1", 1, "late"))
     master.report(m.TransferFailed("worker-1", 3, "nobody asked"))
 
-    assert (master.state.state, master.state.plans[2].phase) == (JobState.RUNNING, Phase.COMMITTED)
+    assert (master.state.state, master.state.plans.all[2].phase) == (JobState.RUNNING, Phase.COMMITTED)
 
 
 # ---- members that fail without being members

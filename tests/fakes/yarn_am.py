@@ -15,7 +15,7 @@ from eps.cluster.yarn.application import MasterOrders
 from eps.cluster.yarn.attempt import Yarn
 from eps.cluster.yarn.container import own_job_dir
 from eps.core.events import JobState
-from eps.core.master_state import MasterState
+from eps.core.job import Job
 from eps.job.yarn.am import serve
 from eps.system.logs import set_up_logging
 from tests.fakes.storage import SharedFolder
@@ -48,7 +48,7 @@ class Far:
         self._connection.close()
 
 
-def die_at_end(shared: Path, state: MasterState, said: bool) -> None:
+def die_at_end(shared: Path, state: Job, said: bool) -> None:
     """Kill this process, if none was killed before, when it has noted that the job has finished and told everybody."""
     died = shared / "died-at-end"
     if said and state.state is JobState.FINISHED and not died.exists():

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from eps.core.lent import lent
-from eps.core.master_evictions import RETURN_PATIENCE_S
+from eps.core.flight import REGAIN_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
-from eps.core.types import members_of
+from eps.core.types import Team
 from eps.errors import PlanError, UnknownMemberError
 from eps.master.records import change_entry
 from hscheduler.core.resources import Role
@@ -48,7 +47,13 @@ class LivingJob(FakeJob):
     @property
     def lent(self) -> dict[Role, int]:
         """What it is still to have again."""
-        return {Role(role): number for role, number in lent(self.plans).items()}
+        found = dict.fromkeys(ROLES, 0)
+        for plan in self.plans:
+            role = Role(plan.change.operation.role)
+            if plan.phase is Phase.RELEASED:
+                went = len(plan.removed) if plan.purpose is Purpose.LEND else 0
+                found[role] = max(0, found[role] + went - len(plan.added))
+        return found
 
     def status(self) -> dict[str, Any]:
         """Return its status."""
@@ -84,7 +89,7 @@ class LivingJob(FakeJob):
                 raise UnknownMemberError(f"{name} is not a {operation.role} of the job")
         plan = self._requests.get(request_id)
         if plan is None:
-            purpose = Purpose.QUEUE if for_queue else Purpose.ASKED
+            purpose = Purpose.LEND if for_queue else Purpose.ASKED
             plan = Plan(len(self.plans) + 1, request_id, change, purpose=purpose)
             plan.reached_s[Phase.QUEUED] = self.now_s
             self.plans.append(plan)
@@ -146,13 +151,13 @@ class LivingJob(FakeJob):
         if plan.phase is Phase.QUEUED:
             plan.enter(Phase.PROPOSED, self.now_s)
             if adds:
-                plan.added = tuple(self._new(role) for _ in range(plan.change.count))
+                plan.coming = Team.of(plan.change.operation.role, (self._new(role) for _ in range(plan.change.count)))
                 self.coming = dict.fromkeys(plan.added, "")
                 self.app.asks = len(plan.added)
             else:
-                plan.removed = plan.change.names
+                plan.going = Team.of(plan.change.operation.role, plan.change.names)
         elif adds and not all(self.coming.values()):
-            if self.now_s - max(plan.reached_s[Phase.PROPOSED], self._granted_s) >= RETURN_PATIENCE_S:
+            if self.now_s - max(plan.reached_s[Phase.PROPOSED], self._granted_s) >= REGAIN_PATIENCE_S:
                 self._take_back(plan)
         else:
             self._finish(plan)
@@ -163,7 +168,7 @@ class LivingJob(FakeJob):
         if not granted:
             self._abort(plan, "not granted in time")
             return
-        self.app.asks, self.coming, plan.added = 0, granted, tuple(granted)
+        self.app.asks, self.coming, plan.coming = 0, granted, Team.of(plan.change.operation.role, granted)
 
     def _finish(self, plan: Plan) -> None:
         following = (Phase.PREPARED, Phase.LISTS_UPDATED, Phase.COPIED, Phase.COMMITTED, Phase.SWITCHED, Phase.RELEASED)
@@ -253,7 +258,7 @@ class LivingYarn(FakeMasters):
         """Assert that no job has, or asks for, more than it had, and is owed what it lacks."""
         for job in self.running():
             for role in ROLES:
-                has, comes = job.count(role), len(members_of(role, job.coming))
+                has, comes = job.count(role), sum(name.startswith(role) for name in job.coming)
                 assert 1 <= has and has + comes <= job.had[role], job.app.id
                 if all(plan.ended for plan in job.plans):
                     assert job.lent[role] == job.had[role] - has, job.app.id

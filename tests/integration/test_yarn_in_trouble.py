@@ -24,7 +24,7 @@ from eps.cluster.yarn.attempt import SUPERSEDED
 from eps.cluster.yarn.resources import Timing
 from eps.cluster.yarn.types import Resource
 from eps.core.reconfig import OPERATIONS, Operation
-from eps.core.recovery import STARTING_NUM
+from eps.core.recovery import MOST_INCIDENTS_AT_START
 from eps.errors import EpsError, PlanError
 from eps.spec.model_file import read_model
 from eps.storage.atomic import read_json
@@ -301,7 +301,7 @@ def test_a_job_that_loses_node_after_node_while_it_starts_begins_in_the_end(begi
     report = yarn.report()
     assert (report["state"], report["generation"]) == ("finished", 1), report["reason"]
     # As many as would end a job that starts if they ended by themselves.
-    assert len(report["losses"]) >= len(others) == STARTING_NUM
+    assert len(report["losses"]) >= len(others) == MOST_INCIDENTS_AT_START
 
 
 def hosts_of(yarn: RunningYarn) -> set[str]:

@@ -69,8 +69,8 @@ class LargeJob:
 
     def ask(self, change: Change) -> Phase:
         """Ask for a change, and return how it ended."""
-        answer = self.master.ask(e.ChangeRequested("change", change, False), "change", TIMEOUT_S)
-        plan = self.state.plans[answer.plan_id]
+        answer = self.master._requests.ask(e.ChangeRequested("change", change, False), "change", TIMEOUT_S)
+        plan = self.state.plans.all[answer.plan_id]
         wait_for(lambda: plan.ended, TIMEOUT_S, "the end of the plan")
         return plan.phase
 
@@ -140,7 +140,7 @@ def test_large_job_starts_and_changes_its_size_within_bounds(
     threads, grown_bytes = set(session_threads()) - others, resident_bytes() - began_bytes
     lasted_s = time.monotonic() - began_s
 
-    assert phase is Phase.RELEASED and not job.state.losses
+    assert phase is Phase.RELEASED and not job.state.recovery.losses
     membership = job.state.membership
     assert membership is not None and len(membership.members) == num_members + job.num_added
     # Version 1 by no plan, version 2 by plan 1: each serialised once, whoever was told how often.

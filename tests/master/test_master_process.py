@@ -15,6 +15,7 @@ from eps.cluster.api import ContainerEvent, ContainerRequest
 from eps.core import events as e
 from eps.core.events import JobState
 from eps.core.membership import Membership
+from eps.core.size import Borrower
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address, Role
 from eps.errors import ConfigError, PlanError, StorageError
@@ -25,7 +26,7 @@ from eps.master.main import Master
 from eps.master.place import Announcements
 from eps.master.pulse import Pulse
 from eps.master.records import Ledger
-from eps.master.service import MOST_REASON, JobMasterService
+from eps.master.service import MOST_REASON
 from eps.master.state_log import StateLog
 from eps.pb import control_pb2 as pb
 from eps.spec.job_spec import JobSpec
@@ -77,7 +78,8 @@ class Rig:
     def is_exporting(self, number: int = 1) -> None:
         """Let the job be trained, and wait for the export of that number."""
         state = self.master._state
-        state.membership, state.state, state._export = MEMBERSHIP, JobState.EXPORTING, number
+        state.members.membership, state.state = MEMBERSHIP, JobState.EXPORTING
+        state.export._number, state.export._is_open = number, True
 
     def said(self) -> e.Event | None:
         """Return the next event that the job master has not heard of; None where there is none."""
@@ -250,7 +252,7 @@ def test_job_ends_where_its_resource_manager_fails_in_a_way_that_nobody_foresaw(
     assert rig.master.run() == 1
     deadline.cancel()
     # Nobody hears of their end any more.
-    rig.master._containers.clear()
+    rig.master._containers._there.clear()
     report = read_json(rig.directory.report)
     assert report["state"] == "failed" and "KeyError: 'State'" in report["reason"]
 
@@ -271,7 +273,7 @@ def test_request_that_no_job_can_fulfil_is_refused_before_it_is_logged(
     rig: Rig, method: str, request_of: pb.AddRequest | pb.RemoveRequest
 ) -> None:
     with pytest.raises((ConfigError, PlanError)):
-        getattr(JobMasterService(rig.master), method)(request_of, None)
+        getattr(rig.master._service, method)(request_of, None)
     assert rig.said() is None
 
 
@@ -284,7 +286,7 @@ def test_master_of_a_job_that_has_ended_tells_of_no_progress(rig: Rig) -> None:
 
 
 def test_reason_to_end_a_job_is_kept_in_part(rig: Rig) -> None:
-    JobMasterService(rig.master).Kill(pb.KillRequest(reason="x" * 100_000), None)
+    rig.master._service.Kill(pb.KillRequest(reason="x" * 100_000), None)
     said = rig.said()
     assert isinstance(said, e.KillRequested) and said.reason == "x" * MOST_REASON
 
@@ -374,7 +376,8 @@ def test_export_of_what_was_before_a_job_went_back_never_overwrites_the_one_that
     threads[0].start()
     assert begun.wait(TIMEOUT_S)
     # The job has gone back and come to its end twice, while the first one still writes.
-    state._export, state.membership = 3, dataclasses.replace(MEMBERSHIP, incarnation=1)
+    state.members.membership = dataclasses.replace(MEMBERSHIP, incarnation=1)
+    state.export._number = 3
     threads[2].start()
     threads[1].start()
     go_on.set()
@@ -414,7 +417,7 @@ def test_model_that_cannot_be_brought_is_brought_again_and_not_made_again_unless
     assert (told, rig.master.status()["storage_error"]) == (["", why], "")
     assert (made, rig.said()) == ([0], done("0", 2))
     rig.is_exporting(3)
-    rig.master._state.membership = dataclasses.replace(MEMBERSHIP, incarnation=1)
+    rig.master._state.members.membership = dataclasses.replace(MEMBERSHIP, incarnation=1)
     rig.master._exporter.export(3)
     assert (made, rig.said()) == ([0, 1], done("1", 3))
 
@@ -479,11 +482,11 @@ def test_job_ends_when_what_a_datanode_was_asked_for_is_done(
 
 def test_job_that_made_room_for_others_hears_of_room_and_no_other_job_does(rig: Rig) -> None:
     master, state = rig.master, rig.master._state
-    state.membership, state.state = MEMBERSHIP, JobState.RUNNING
+    state.members.membership, state.state = MEMBERSHIP, JobState.RUNNING
     rig.resources.free_room = {"worker": 2, "server": 0}
     master._look_for_room()
     assert master._events.empty()
-    state.given[Role.WORKER] = 1
+    state.size.lent[Borrower.OTHERS][Role.WORKER] = 1
     master._look_for_room()
     assert master._events.get_nowait() == e.RoomSeen({Role.WORKER: 2})
     rig.resources.free_room = {"worker": 0}

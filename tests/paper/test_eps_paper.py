@@ -10,7 +10,7 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core import server_events as s
-from eps.core.master_state import MasterState
+from eps.core.job import Job
 from eps.core.membership import ListEntry, Membership
 from eps.core.plan_driver import plan_transfer
 from eps.core.planner import PARTITION_TAKE_RULE, SPLIT_TAKE_RULE, Move, TakeRule, plan_partitions, plan_splits
@@ -18,7 +18,7 @@ from eps.core.reconfig import Change, Operation, Phase, Plan
 from eps.core.server_state import Holding, ServerState
 from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable, SplitTable, spread_evenly
-from eps.core.types import Address, Role
+from eps.core.types import Address, Role, Team
 from eps.core.worker_state import WorkerState
 from tests.core.scripted import ScriptedMaster
 
@@ -421,8 +421,8 @@ def test_sentence_several_members_come_or_go_in_one_call() -> None:
     """§5.2: the four calls take a number of members."""
     job = job_of_figure_4()
 
-    grown = plan_transfer(job, (W4, "worker-5", "worker-6"), ())
-    shrunk = plan_transfer(job, (), (S2, S3))
+    grown = plan_transfer(job, Team(workers=(W4, "worker-5", "worker-6")), Team())
+    shrunk = plan_transfer(job, Team(), Team(servers=(S2, S3)))
 
     assert sorted(grown.splits.counts(("worker-1", "worker-5", "worker-6", W2, W3, W4)).values()) == [1, 1, 1, 2, 2, 2]
     assert shrunk.partitions.owners == (S1,) * 6
@@ -443,7 +443,7 @@ def test_sentence_training_goes_on_with_the_same_splits_each_clock_after_a_chang
 def test_job_master_refuses_to_start_with_more_servers_than_partitions() -> None:
     """§2.2: every server of Fig. 1 holds at least one partition."""
     with pytest.raises(Exception, match="7 servers for 6 partitions"):
-        MasterState(SETTINGS, 3, 7)
+        Job(SETTINGS, 3, 7)
 
 
 def test_plan_record_tells_when_each_barrier_was_passed() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from eps.core import messages as m
 from eps.core.membership import Membership
-from eps.core.recovery import Recovery, take_over
 from eps.core.tables import PartitionTable, SplitTable
+from eps.core.take_over import Inquiry, take_over
 from eps.core.types import Address
 from eps.data.splitfile import SplitData
 from eps.net.arrays.api import Message, ReplyTo
@@ -120,12 +120,12 @@ def trained(cut_short: bool) -> tuple[dict[int, bytes], dict[int, tuple[int, int
             push(servers, S1, 0, 2, 0)
             # The other worker's share never comes: it is lost.
             found = {**servers.inventory(1, S1, S2), W1: m.Inventory(W1, 1, 2)}
-            third = take_over(second, Recovery(1, {W2: "lost"}, found), runtime.settings)
+            third = take_over(second, Inquiry(1, {W2: "lost"}, found), runtime.settings)
             assert third is not None and third.partitions.owners == (S2, S1)
             servers.order(m.UpdateMembership(1, third), S1, S2)
             servers.listeners[S2].close()
             found = {**servers.inventory(2, S1), W1: m.Inventory(W1, 2, 2)}
-            fourth = take_over(third, Recovery(2, {S2: "lost"}, found), runtime.settings)
+            fourth = take_over(third, Inquiry(2, {S2: "lost"}, found), runtime.settings)
             assert fourth is not None and fourth.partitions.owners == (S1, S1) and fourth.from_clock == 2
             servers.order(m.UpdateMembership(1, fourth), S1)
         for clock in range(2, 6):
@@ -170,7 +170,7 @@ def test_a_worker_pushes_a_clock_to_the_copy_that_lacks_it_also_where_it_has_rea
         wait_for(read, TIMEOUT_S, "partition 0 of clock 5 to come from server-2")
         servers.listeners[S2].close()
         found = {**servers.inventory(1, S1), W1: worker.inventory(1)}
-        third = take_over(second, Recovery(1, {S2: "lost"}, found), runtime.settings)
+        third = take_over(second, Inquiry(1, {S2: "lost"}, found), runtime.settings)
         assert third is not None and third.partitions.owners == (S1, S1) and third.from_clock == 4
         servers.order(m.UpdateMembership(1, third), S1)
         worker.on_membership(1, third)

@@ -13,7 +13,7 @@ import pytest
 from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
-from eps.core.types import Address
+from eps.core.types import Address, Role
 from eps.errors import EpsError, PeerUnavailableError, ProtocolError
 from eps.ml.scales import GROWTH_BITS
 from eps.net.arrays.api import Connection, Message
@@ -235,7 +235,7 @@ def test_sum_that_is_not_used_ends_the_wait_of_the_pull_beside_it(rig: Rig) -> N
 
 def test_transfer_to_somebody_who_is_not_there_is_reported(rig: Rig) -> None:
     target = m.Target(0, "server-2", Address("localhost", 1))
-    rig.shell.on_order(m.UpdateLists(7, (m.Newcomer("server-2", target.address),)))
+    rig.shell.on_order(m.UpdateLists(7, (m.Newcomer("server-2", target.address, frozenset({Role.SERVER})),)))
     rig.shell.on_order(m.SendPartitions(7, (target,)))
     wait_for(lambda: any(isinstance(r, m.TransferFailed) for r in rig.reports), TIMEOUT_S, "the report of a failure")
     rig.train_first_clock()
@@ -246,7 +246,7 @@ def test_follower_that_does_not_answer_holds_up_no_order(rig: Rig) -> None:
     van = rig.van
     # It takes a message and never answers.
     silent = van.listen(lambda message, reply: asked.set())
-    rig.shell.on_order(m.UpdateLists(7, (m.Newcomer("server-2", silent.address),)))
+    rig.shell.on_order(m.UpdateLists(7, (m.Newcomer("server-2", silent.address, frozenset({Role.SERVER})),)))
     rig.shell.on_order(m.SendPartitions(7, (m.Target(0, "server-2", silent.address),)))
     assert asked.wait(TIMEOUT_S)
     rig.train_first_clock()
@@ -257,7 +257,7 @@ def test_follower_that_does_not_answer_holds_up_no_order(rig: Rig) -> None:
 
 def test_push_waits_only_for_the_followers_of_its_own_partition(rig: Rig) -> None:
     silent = rig.van.listen(lambda message, reply: None)
-    rig.shell.on_order(m.UpdateLists(7, (m.Newcomer("server-2", silent.address),)))
+    rig.shell.on_order(m.UpdateLists(7, (m.Newcomer("server-2", silent.address, frozenset({Role.SERVER})),)))
     rig.shell.on_order(m.SendPartitions(7, (m.Target(0, "server-2", silent.address),)))
     outgoing = rig.shell._outgoing
     assert outgoing.streams_of([0, 1]) == outgoing.streams_of([0]) == list(outgoing._streams.values())
@@ -277,7 +277,7 @@ def test_newcomers_that_are_slow_to_answer_hold_up_no_part_that_is_passed_on() -
             return super().connect(address, timeout_s)
 
     rig = Rig(make_runtime(), SlowVan())
-    newcomers = tuple(m.Newcomer(f"server-{i}", Address("slow", i)) for i in range(2, 8))
+    newcomers = tuple(m.Newcomer(f"server-{i}", Address("slow", i), frozenset({Role.SERVER})) for i in range(2, 8))
     rig.shell.on_order(m.UpdateLists(1, newcomers))
     rig.shell._forwards.submit(passed_on.set)
     assert passed_on.wait(TIMEOUT_S) and not released.is_set()

@@ -44,8 +44,8 @@ class EvictingJob(SimJob):
 
     def on_event(self, event: e.Event) -> None:
         super().on_event(event)
-        driver = self.master.driver
-        recovers = self.master.recovery is not None
+        driver = self.master.plans.driver
+        recovers = self.master.recovery.inquiry is not None
         step = f"{driver.plan.change.operation} {driver.plan.phase}" if driver is not None else f"recovers {recovers}"
         number = driver.plan.plan_id if driver is not None else 0
         if self._step == f"{number} {step}":

@@ -5,7 +5,7 @@ and what had arrived before is still worked off.  Messages of different connecti
 the master are such connections, too, and live as long as their process.  Nothing is sent again but what ``eps.server``,
 ``eps.worker`` and ``eps.master`` send again:
 
-- the master repeats orders whose effect is missing (``MasterState``, every ``RESEND_S``);
+- the master repeats orders whose effect is missing (``Job``, every ``RESEND_S``);
 - a worker sends the parts of an exchange again, by the newest route, when the connection broke, a part was refused, or
   the reply left without them;
 - a server whose stream to a follower breaks reports ``TransferFailed``, as does a worker whose split does not arrive.

@@ -16,7 +16,7 @@ from random import Random
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import ENDED_STATES, JobState
-from eps.core.master_state import MasterState
+from eps.core.job import Job
 from eps.core.membership import Membership
 from eps.core.reconfig import Change, Phase, Plan
 from eps.core.settings import CoreSettings, Trigger
@@ -94,7 +94,7 @@ class SimJob:
         self.breaks = breaks or Breaks()
         self.releases_at_once = releases_at_once
         self.net = FakeNetwork(seed, faults)
-        self.master = MasterState(settings, num_workers, num_servers, triggers, managed=managed)
+        self.master = Job(settings, num_workers, num_servers, triggers, managed=managed)
         self.counted: Counter[str] = Counter()
         self.answers: dict[str, e.Answer] = {}
         self.processes: dict[str, SimProcess] = {}
@@ -164,7 +164,7 @@ class SimJob:
     @property
     def horizon(self) -> int:
         """The last clock that workers may have been granted."""
-        return self.master.horizon
+        return self.master.progress.horizon
 
     @property
     def incarnation(self) -> int:
@@ -174,7 +174,7 @@ class SimJob:
     @property
     def taken_over(self) -> bool:
         """True once members were lost: what they began others may do again."""
-        return any(membership.takes_over for membership in self.master.memberships)
+        return any(membership.takes_over for membership in self.master.members.memberships)
 
     def parts_of(self, checkpoint: str) -> Mapping[int, m.CheckpointPartWritten]:
         """Return the parts of a checkpoint by their partitions; none where the job goes back to its seed."""
@@ -209,8 +209,8 @@ class SimJob:
     def _execute(self, commands: Sequence[e.Command]) -> None:
         for command in commands:
             match command:
-                case e.RequestContainer(container_id, role):
-                    self._requested[container_id] = role
+                case e.RequestContainer(container_id, roles):
+                    (self._requested[container_id],) = roles
                     self._grant(container_id)
                 case e.ReleaseContainer(container_id) | e.KillContainer(container_id):
                     self._give_back(container_id)
@@ -251,9 +251,9 @@ class SimJob:
         """Return whether the job cannot go on without it: it begins, or every server was lost, or every worker."""
         if self.master.membership is None:
             return True
-        recovery = self.master.recovery
+        recovery = self.master.recovery.inquiry
         newcomers = recovery.newcomers if recovery is not None else {}
-        return any(self.master.members[name].container_id == container_id for name in newcomers)
+        return any(self.master.members.by_name[name].container == container_id for name in newcomers)
 
     def _granted(self, container_id: str) -> None:
         if container_id not in self._exited:
@@ -278,7 +278,7 @@ class SimJob:
 
     def _disturb(self) -> None:
         """Cancel the plan on its way, or end one of its newcomers, at any moment before it is decided."""
-        driver = self.master.driver
+        driver = self.master.plans.driver
         if driver is None or not driver.plan.undecided:
             return
         plan = driver.plan
@@ -294,13 +294,13 @@ class SimJob:
     def _vanish(self, name: MemberId, plan_id: int) -> None:
         container_id = self._named[name]
         process = self.processes[container_id]
-        if self.master.plans[plan_id].undecided and process.alive:
+        if self.master.plans.all[plan_id].undecided and process.alive:
             process.vanish()
             self.on_process_ended(container_id, "taken away")
 
     def plan_of(self, turn: int) -> Plan:
         """Return the plan that members know by this number."""
-        return next(plan for plan in self.master.plans.values() if plan.turn == turn)
+        return next(plan for plan in self.master.plans.all.values() if plan.turn == turn)
 
     def process_of(self, name: MemberId) -> SimProcess:
         """Return a member's process."""
@@ -322,10 +322,10 @@ class SimJob:
         """Ask for a change, perhaps twice under the same id: the answer is the same."""
         self.on_event(e.ChangeRequested(request_id, change))
         if self.chance(0.2):
-            first, plans = self.answers[request_id], len(self.master.plans)
+            first, plans = self.answers[request_id], len(self.master.plans.all)
             self.on_event(e.ChangeRequested(request_id, change))
             assert first.error is not None or self.answers[request_id] == first
-            assert first.error is not None or len(self.master.plans) == plans
+            assert first.error is not None or len(self.master.plans.all) == plans
 
     def _tick(self) -> None:
         if self.master.state in ENDED_STATES:
@@ -341,7 +341,7 @@ class SimJob:
         if here and self.chance(0.1):
             process = self.process_of(self._random.choice(here))
             self.on_event(e.MemberRegistered(process.container_id, process.address, 1))
-        for plan in list(self.master.plans.values()):
+        for plan in list(self.master.plans.all.values()):
             if plan.phase is Phase.PROPOSED and self.net.now_s - plan.reached_s[Phase.PROPOSED] > GIVE_UP_S:
                 self.count("given up")
                 self.on_event(e.CancelRequested(f"give-up-{plan.plan_id}", plan.plan_id))
@@ -360,9 +360,9 @@ class SimJob:
         return set(self._requested) == self._exited
 
     def _waits(self) -> str:
-        driver, progress = self.master.driver, self.master.progress
+        driver, progress = self.master.plans.driver, self.master.progress
         waits = [] if driver is None else [f"plan {driver.plan.plan_id} {driver.plan.phase}", *driver.missing()]
-        waits.append(f"completed {progress.completed}, horizon {self.master.horizon}")
+        waits.append(f"completed {progress.completed}, horizon {self.master.progress.horizon}")
         for address, process in self._at.items():
             waits += [f"{name} for {process.name}" for name in self.asking(address)]
         return "; ".join(waits)
@@ -401,7 +401,7 @@ class SimJob:
     def _check_finished(self) -> None:
         master, settings = self.master, self.settings
         assert master.state is JobState.FINISHED, f"{master.state}: {master.reason}"
-        for plan in master.plans.values():
+        for plan in master.plans.all.values():
             assert plan.ended, f"plan {plan.plan_id} is still {plan.phase}"
             assert bool(plan.reason) == (plan.phase is Phase.ABORTED), f"{plan.phase}: {plan.reason!r}"
         assert [r.clock for r in master.progress.history] == list(range(settings.iterations + 1))
@@ -416,7 +416,7 @@ class SimJob:
     def _check_memberships(self) -> None:
         """Who computed a split is who the membership in force at that clock says."""
         for (_, clock, split), worker in self.worked.items() if not self.taken_over else ():
-            at = [v for v in self.master.memberships if v.from_clock <= clock][-1]
+            at = [v for v in self.master.members.memberships if v.from_clock <= clock][-1]
             assert at.splits.active[split] == worker, f"split {split} of clock {clock} on {worker}"
 
     def _check_told(self, name: MemberId, server: SimServer, membership: Membership) -> None:
@@ -437,7 +437,7 @@ class SimJob:
         for name, server in self.live(SimServer).items():
             assert isinstance(server, SimServer) and server.state.membership is not None
             owned.update(dict.fromkeys(server.state.owned(), name))
-            if name not in master._unacked:
+            if name not in master.members.unacked:
                 # Else the model was written before it heard who takes over from somebody who was lost meanwhile.
                 self._check_told(name, server, master.membership)
             for partition in server.state.owned():

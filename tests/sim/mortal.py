@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.core import events as e
-from eps.core.master_state import MasterState
+from eps.core.job import Job
 from eps.master.state_log import StateLog
 from tests.sim.job import SimJob
 from tests.sim.process import SimProcess
@@ -96,7 +96,7 @@ class MortalJob(SimJob):
         assert_same(restored, self.master)
         self.master = restored
 
-    def _logged(self) -> MasterState:
+    def _logged(self) -> Job:
         """Return the state that the log says to the next master."""
         self.count("master died")
         self._log.close()
@@ -111,7 +111,7 @@ class MortalJob(SimJob):
         if isinstance(last, e.ContainerLaunched):
             # Here the process begins when its launch has been said.
             running[last.container_id] = 1
-        self.on_event(e.MasterRestarted(self.master.generation + 1, running))
+        self.on_event(e.MasterRestarted(self.master.masters.generation + 1, running))
         for container_id in running:
             registered = self._registered.get(container_id)
             if registered is not None:
@@ -124,11 +124,11 @@ class MortalJob(SimJob):
             self.on_event(registered)
 
     def _tell(self, container_id: str, act: Callable[[SimProcess], None]) -> None:
-        record = self.master._by_container.get(container_id)
+        record = self.master.members.by_container.get(container_id)
         # Orders are told to processes that have not found this master yet, too: they have heard none of it.
-        if record is not None and record.generation == self.master.generation:
+        if record is not None and record.generation == self.master.masters.generation:
             # Before it is there.
-            self._heard[container_id] = self.master.generation, self.master.steps
+            self._heard[container_id] = self.master.masters.generation, self.master.masters.steps
         super()._tell(container_id, act)
 
     def _grant(self, container_id: str) -> None:
@@ -142,23 +142,30 @@ class MortalJob(SimJob):
         return self.__dict__.setdefault("granted_once", set())
 
 
-def keep_short(log: StateLog, state: MasterState, now_s: float) -> None:
+def keep_short(log: StateLog, state: Job, now_s: float) -> None:
     """Take a snapshot where one is due, as a master does between two events."""
     parts = log.due(state, now_s)
     if parts is not None:
         log.shorten(parts, now_s)
 
 
-def assert_same(restored: MasterState, lived: MasterState) -> None:
+def assert_same(restored: Job, lived: Job) -> None:
     """Assert that two states are equal in everything, and that what is one object in one is one in the other."""
-    ours, theirs = vars(restored), vars(lived)
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        # The commands of the last step have left the state.
-        assert name == "_out" or ours[name] == theirs[name], f"{name}: {ours[name]} is not {theirs[name]}"
-    for record in restored.members.values():
-        assert restored._by_container.get(record.container_id, record) is record
-    for plan in restored._queue:
-        assert restored.plans[plan.plan_id] is plan
-    if restored.driver is not None:
-        assert restored.plans[restored.driver.plan.plan_id] is restored.driver.plan
+    _assert_equal("job", restored, lived)
+    for member in restored.members.by_name.values():
+        assert restored.members.by_container[member.container] is member
+    for plan in restored.plans.queue:
+        assert restored.plans.all[plan.plan_id] is plan
+    if restored.plans.driver is not None:
+        assert restored.plans.all[restored.plans.driver.plan.plan_id] is restored.plans.driver.plan
+
+
+def _assert_equal(what: str, ours: object, theirs: object) -> None:
+    """Assert that two values are equal: a part in all that it has."""
+    if type(ours).__eq__ is not object.__eq__ or not hasattr(ours, "__dict__"):
+        assert ours == theirs, f"{what}: {ours} is not {theirs}"
+        return
+    mine, other = vars(ours), vars(theirs)
+    assert mine.keys() == other.keys(), what
+    for name in mine:
+        _assert_equal(f"{what}.{name}", mine[name], other[name])

@@ -68,7 +68,7 @@ def schedule_crashes(random: Random, job: SimJob) -> None:
         if membership is None:
             return
         for name in random.sample(membership.members, random.choice((1, 1, 1, min(2, len(membership.members))))):
-            if name in job.master.members and job.process_of(name).alive:
+            if name in job.master.members.by_name and job.process_of(name).alive:
                 job.kill(name)
 
     for _ in range(random.choice((1, 1, 2, 4))):

@@ -67,8 +67,8 @@ def test_with_time_enough_nobody_is_lost(eviction_seed: int) -> None:
     schedule(Random(eviction_seed + 5), job)
     job.run(LIMIT_S)
     job.check_finished()
-    assert not job.master.losses
-    assert not [v for v in job.master.evictions if v.outcome in (Outcome.LOST, Outcome.LATE)]
+    assert not job.master.recovery.losses
+    assert not [v for v in job.master.evictions.all if v.outcome in (Outcome.LOST, Outcome.LATE)]
 
 
 def test_warnings_come_at_every_step_of_every_kind_of_plan_and_end_in_every_way() -> None:
@@ -83,7 +83,7 @@ def test_warnings_come_at_every_step_of_every_kind_of_plan_and_end_in_every_way(
     for seed in range(MOST_SEEDS):
         job = played(seed)
         met += job.counted
-        ended.update(eviction.outcome for eviction in job.master.evictions)
+        ended.update(eviction.outcome for eviction in job.master.evictions.all)
         if all(met[step] for step in wanted) and all(ended[outcome] for outcome in Outcome):
             return
     raise AssertionError(([step for step in wanted if not met[step]], ended, met))

@@ -42,7 +42,7 @@ def test_random_jobs_meet_everything_that_may_happen_and_all_finish() -> None:
     for seed in range(SEEDS_THAT_MEET_ALL):
         job = played(seed)
         met += job.counted
-        ends.update([job.master.state, *(plan.phase for plan in job.master.plans.values())])
+        ends.update([job.master.state, *(plan.phase for plan in job.master.plans.all.values())])
 
     expected = ("broke", "transfer failed", "sent again", "reply left early", "forwarded", "partial")
     expected += ("mute", "never granted", "vanished", "cancelled on its way", "broke after the commit")
@@ -55,7 +55,7 @@ def test_same_seed_gives_the_same_run() -> None:
 
     def story() -> tuple[float, Counter[str], list[str]]:
         job = played(8)
-        plans = [f"{p.change} {p.phase} {p.commit_clock}" for p in job.master.plans.values()]
+        plans = [f"{p.change} {p.phase} {p.commit_clock}" for p in job.master.plans.all.values()]
         return job.net.now_s, job.counted, plans
 
     assert story() == story()
@@ -84,7 +84,7 @@ def test_growth_without_containers_does_not_hold_the_job_for_ever() -> None:
     job.run()
     job.check_finished()
 
-    assert job.master.plans[1].reason == "still waiting for containers when the last iteration was due"
+    assert job.master.plans.all[1].reason == "still waiting for containers when the last iteration was due"
     assert job.counted["never granted"] == 2
 
 
@@ -96,7 +96,7 @@ def test_newcomer_that_never_registers_does_not_hold_the_job_for_ever() -> None:
     job.run(LIMIT_S)
     job.check_finished()
 
-    assert job.master.plans[1].reason == "waited 60 s for server-3 to register"
+    assert job.master.plans.all[1].reason == "waited 60 s for server-3 to register"
 
 
 def test_removal_whose_splits_are_all_there_sends_nothing() -> None:
@@ -108,7 +108,7 @@ def test_removal_whose_splits_are_all_there_sends_nothing() -> None:
     job.run()
     job.check_finished()
 
-    moved = [(plan.phase, plan.bytes_moved > 0) for plan in job.master.plans.values()]
+    moved = [(plan.phase, plan.bytes_moved > 0) for plan in job.master.plans.all.values()]
     assert moved == [(Phase.RELEASED, True), (Phase.RELEASED, False)]
 
 
@@ -131,6 +131,6 @@ def test_transfer_that_breaks_aborts_its_plan_and_may_be_asked_again() -> None:
     job.run()
     job.check_finished()
 
-    first, second = job.master.plans.values()
+    first, second = job.master.plans.all.values()
     assert (first.phase, second.phase) == (Phase.ABORTED, Phase.RELEASED)
     assert first.reason.startswith("server-3: sending to server-")

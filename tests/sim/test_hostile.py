@@ -33,7 +33,7 @@ def test_same_seed_gives_the_same_run() -> None:
         job = hostile_job(7)
         schedule(Random(9), job)
         job.run()
-        plans = [f"{p.change} {p.phase} {p.commit_clock}" for p in job.master.plans.values()]
+        plans = [f"{p.change} {p.phase} {p.commit_clock}" for p in job.master.plans.all.values()]
         return job.net.now_s, job.net.dropped, plans
 
     assert play() == play()
@@ -64,7 +64,7 @@ def test_container_that_never_comes_gives_way_to_a_removal() -> None:
     job.run()
     job.check_finished()
 
-    grow, shrink = job.master.plans[1], job.master.plans[2]
+    grow, shrink = job.master.plans.all[1], job.master.plans.all[2]
     assert (grow.phase, shrink.phase) == (Phase.ABORTED, Phase.RELEASED)
     assert "still waiting for containers" in grow.reason
     assert job.counted["never granted"] == 2
@@ -79,8 +79,8 @@ def test_newcomer_that_vanishes_before_commit_aborts_its_plan_only() -> None:
     job.run()
     job.check_finished()
 
-    assert job.master.plans[1].phase is Phase.ABORTED
-    assert job.master.plans[1].reason == "server-3 ended before it took part: taken away"
+    assert job.master.plans.all[1].phase is Phase.ABORTED
+    assert job.master.plans.all[1].reason == "server-3 ended before it took part: taken away"
 
 
 def test_partition_that_comes_back_to_a_server_answers_what_it_knows() -> None:

@@ -53,7 +53,7 @@ def test_masters_die_in_every_state_of_a_job_and_nearly_all_jobs_finish(tmp_path
         job = played(seed, tmp_path / str(seed), lossy=True, deaths=0.02)
         met += job.counted
         ends[job.master.state] += 1
-        assert job.master.generation == job.counted["master died"] + 1
+        assert job.master.masters.generation == job.counted["master died"] + 1
     assert met["master died"] > 25, met
     assert ends[JobState.FINISHED] >= 10, ends
 
@@ -81,7 +81,7 @@ class ForgetfulJob(MortalJob):
         """Put the state that the log says in the place of the master's: it may be an older one."""
         self.granted = self.horizon
         before, self.master = self.master, self._logged()
-        assert self.master.steps <= before.steps
+        assert self.master.masters.steps <= before.masters.steps
 
 
 class UnloggedJob(ForgetfulJob):
@@ -93,7 +93,7 @@ class UnloggedJob(ForgetfulJob):
 
     def on_event(self, event: e.Event) -> None:
         super().on_event(event)
-        if self.is_away and self.master.plans and self.master.plans[1].phase is Phase.RELEASED:
+        if self.is_away and self.master.plans.all and self.master.plans.all[1].phase is Phase.RELEASED:
             self.is_away = False
             self.net.after(0.0, lambda: self._take_over(event))
 
@@ -131,7 +131,7 @@ class ForgottenMasterJob(ForgetfulJob):
 
     def lose_master(self) -> None:
         """Let the master die, and two more after it."""
-        members = sorted(r.container_id for r in self.master.members.values())
+        members = sorted(r.container for r in self.master.members.by_name.values())
         self.misled = frozenset(self._random.sample(members, self._random.randint(1, len(members))))
         self.is_away = True
         self._take_over(e.Tick())
@@ -147,7 +147,7 @@ class ForgottenMasterJob(ForgetfulJob):
         """Let a third be master, whom all find."""
         self.is_theirs = True
         before, self.misled = self.misled, frozenset()
-        assert all(self._heard[each][0] == self.master.generation == 2 for each in before)
+        assert all(self._heard[each][0] == self.master.masters.generation == 2 for each in before)
         self._take_over(e.Tick())
 
     def hears(self, container_id: str) -> bool:

@@ -16,10 +16,10 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
-from eps.core.master_state import MasterState
+from eps.core.job import Job
+from eps.core.masters import MISSING
 from eps.core.membership import Membership
 from eps.core.reconfig import Change, Operation, Phase
-from eps.core.restart import MISSING
 from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
@@ -45,7 +45,7 @@ def trained(clocks: int) -> ScriptedMaster:
     return master
 
 
-def restored(path: Path) -> MasterState:
+def restored(path: Path) -> Job:
     found = StateLog(path).restore()
     assert found is not None
     return found.state
@@ -107,21 +107,21 @@ def deadly(tmp_path: Path) -> StateLog:
     log = StateLog(tmp_path / "state")
     log.begin(master.state, master.now_s)
     change = e.ChangeRequested("r", Change(Operation.ADD_WORKERS, 1))
-    for event in (e.Tick(), e.RoomSeen({}), change):
+    for event in (e.Tick(), e.ContainersWarned(()), change):
         log.record(event, master.now_s)
     log.close()
     return log
 
 
 def dies_at(monkeypatch: pytest.MonkeyPatch, kind: type[e.Event], error: type[BaseException] = Killed) -> None:
-    step = MasterState.step
+    step = Job.step
 
-    def dies(self: MasterState, event: e.Event, now_s: float) -> list[e.Command]:
+    def dies(self: Job, event: e.Event, now_s: float) -> list[e.Command]:
         if isinstance(event, kind):
             raise error("here")
         return step(self, event, now_s)
 
-    monkeypatch.setattr(MasterState, "step", dies)
+    monkeypatch.setattr(Job, "step", dies)
 
 
 def test_event_that_ended_two_masters_ends_the_job_with_its_name(
@@ -149,16 +149,16 @@ def test_master_that_was_killed_while_it_restored_another_event_says_nothing_abo
 ) -> None:
     for _ in range(3):
         with monkeypatch.context() as patch, pytest.raises(Killed):
-            dies_at(patch, e.RoomSeen)
+            dies_at(patch, e.ContainersWarned)
             restored(deadly.path)
-    assert restored(deadly.path).steps == NUM_EVENTS
+    assert restored(deadly.path).masters.steps == NUM_EVENTS
 
 
 def test_masters_that_are_killed_after_they_have_restored_the_state_say_nothing_about_an_event(
     deadly: StateLog,
 ) -> None:
     for _ in range(3):
-        assert restored(deadly.path).steps == NUM_EVENTS
+        assert restored(deadly.path).masters.steps == NUM_EVENTS
 
 
 def test_event_that_ended_one_master_while_it_restored_the_state_is_restored_once_others_follow(
@@ -170,7 +170,7 @@ def test_event_that_ended_one_master_while_it_restored_the_state_is_restored_onc
     log = StateLog(deadly.path)
     log.record(e.Tick(), 100.0)
     log.close()
-    assert restored(deadly.path).steps == NUM_EVENTS + 1
+    assert restored(deadly.path).masters.steps == NUM_EVENTS + 1
 
 
 def test_a_long_history_comes_back(tmp_path: Path) -> None:
@@ -224,12 +224,12 @@ def test_what_the_export_found_that_counted_comes_back_and_no_other(tmp_path: Pa
         master.step(event)
 
     logged(e.ExportDone({"model_sha256": "of another export"}, number=7))
-    assert master.state.state is JobState.EXPORTING and restored(log.path).exported == {}
+    assert master.state.state is JobState.EXPORTING and restored(log.path).export.found == {}
     logged(e.ExportDone({"model_sha256": "the one"}, number=1))
     logged(e.ExportDone({"model_sha256": "of another export"}, number=7))
     log.close()
     assert_same(restored(log.path), master.state)
-    assert restored(log.path).exported == {"model_sha256": "the one"}
+    assert restored(log.path).export.found == {"model_sha256": "the one"}
 
 
 def test_a_full_disk_is_shown_and_healed_and_the_job_goes_on(tmp_path: Path) -> None:
@@ -280,7 +280,8 @@ def test_a_state_is_the_same_in_a_process_that_hashes_otherwise(tmp_path: Path) 
         "from eps.master.state_log import StateLog\n"
         "found = StateLog(pathlib.Path(sys.argv[1])).restore()\n"
         "s = found.state\n"
-        "print(s.state, s.horizon, s.membership, s.progress, s.plans, s.members, s.driver and s.driver.orders())\n"
+        "driver = s.plans.driver\n"
+        "print(s.state, s.progress, s.membership, s.plans.all, s.members.by_name, driver and driver.orders())\n"
     )
     master = ScriptedMaster(CoreSettings(num_splits=6, num_partitions=4, iterations=100, reproducible=False), 3, 2)
     log = StateLog(tmp_path / "state")
@@ -332,7 +333,7 @@ def test_a_master_whose_power_failed_has_what_was_committed_and_goes_on_with_no_
         commands = step(event, after_s)
         if any(isinstance(command, e.Journal) and command.sync for command in commands):
             log.sync(master.now_s)
-            synced.append(master.state.steps)
+            synced.append(master.state.masters.steps)
         return commands
 
     synced: list[int] = []
@@ -341,17 +342,17 @@ def test_a_master_whose_power_failed_has_what_was_committed_and_goes_on_with_no_
     assert plan.phase is Phase.RELEASED
     for _ in range(20):
         master.tick()
-    heard = master.state.steps - 1
+    heard = master.state.masters.steps - 1
     assert synced
     log.close()
     disk.lose_power(Random(seed))
     disk.close()
 
     state = restored(path)
-    assert synced[-1] <= state.steps <= heard, "some of it was not synced"
-    assert state.plans[plan.plan_id].phase in (Phase.COMMITTED, Phase.SWITCHED, Phase.RELEASED)
+    assert synced[-1] <= state.masters.steps <= heard, "some of it was not synced"
+    assert state.plans.all[plan.plan_id].phase in (Phase.COMMITTED, Phase.SWITCHED, Phase.RELEASED)
     assert state.membership is not None and state.membership.version == master.membership.version
-    state.step(e.MasterRestarted(2, {r.container_id: r.pid for r in state.members.values()}), master.now_s)
-    worker = state.members["worker-1"]
-    state.step(e.MemberRegistered(worker.container_id, master.address_of("worker-1"), 1, 1, heard), master.now_s)
+    state.step(e.MasterRestarted(2, {r.container: r.pid for r in state.members.by_name.values()}), master.now_s)
+    worker = state.members.by_name["worker-1"]
+    state.step(e.MemberRegistered(worker.container, master.address_of("worker-1"), 1, 1, heard), master.now_s)
     assert (state.state, state.reason) == (JobState.FAILED, MISSING.format(who="worker-1"))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eps.core.events import ENDED_STATES, JobState
-from eps.core.master_state import MasterState
+from eps.core.job import Job
 from eps.core.reconfig import Operation, Phase, Plan
 from eps.core.types import MemberId
 from eps.errors import ConfigError
@@ -102,7 +102,7 @@ class Traps:
         self._folder.mkdir(exist_ok=True)
         self._set = [trap for trap in traps if not (self._folder / str(trap)).exists()]
 
-    def look(self, state: MasterState, said: bool) -> None:
+    def look(self, state: Job, said: bool) -> None:
         """Spring what is to spring now; ``said`` once the commands of this step are executed."""
         for trap in list(self._set):
             if said == (trap.victim == MASTER):
@@ -114,7 +114,11 @@ class Traps:
             if state.state in ENDED_STATES:
                 continue
             plan = next(
-                (p for p in state.plans.values() if p.change.operation is trap.operation and trap.phase in p.reached_s),
+                (
+                    p
+                    for p in state.plans.all.values()
+                    if p.change.operation is trap.operation and trap.phase in p.reached_s
+                ),
                 None,
             )
             if plan is None:
@@ -123,7 +127,7 @@ class Traps:
                 self._spring(trap, os.getpid(), "master", plan.plan_id)
                 continue
             name = trap.member(plan)
-            record = state.members.get(name) if name is not None else None
+            record = state.members.by_name.get(name) if name is not None else None
             # A newcomer is killed as soon as it is there.
             if record is not None and record.pid:
                 self._spring(trap, record.pid, record.name, plan.plan_id)

@@ -10,7 +10,7 @@ from functools import cached_property
 from eps.cluster.yarn.application import resource_of, tags_of
 from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.types import ClusterNode, QueueReport, Resource
-from eps.core.master_start import least_of
+from eps.core.size import least_of
 from eps.errors import ConfigError, ResourceError
 from eps.spec.job_spec import EXECUTIONS, ROLES, JobSpec
 

@@ -25,7 +25,7 @@ from eps.cluster.yarn.container import own_job_dir
 from eps.cluster.yarn.launch import LaunchTemplate
 from eps.cluster.yarn.resources import Place, YarnResourceManager
 from eps.core.events import JobState
-from eps.core.master_state import MasterState
+from eps.core.job import Job
 from eps.core.types import Role
 from eps.errors import StorageError
 from eps.job.yarn.page import JobPage
@@ -140,7 +140,7 @@ class YarnMaster(Master):
         found = with_why(with_grants(super()._status(), self._granted()), self._waiting())
         # Of the nodes that its containers may be on; empty: any without one, and what others leave free.
         labels = {str(role): self._runtime.spec.by_role("label", str(role)) for role in Role}
-        return {**found, "manager": self.manager, "labels": labels}
+        return {**found, "manager": self._runtime.manager, "labels": labels}
 
     def _bring_model(self) -> None:
         self._results.leave_model()
@@ -189,7 +189,7 @@ def serve(
     host: str,
     yarn: Yarn,
     shared: LogStorage,
-    watch: Callable[[MasterState, bool], None] | None = None,
+    watch: Callable[[Job, bool], None] | None = None,
     log_store: LogStorage | None = None,
 ) -> int:
     """Run the job's master on whatever is behind the facade; return the exit code.

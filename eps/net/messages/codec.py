@@ -86,6 +86,8 @@ def _writer(name: str, hint: Any) -> _Writer:
                 rows.add(names=entry)
 
         return write_names
+    if origin is frozenset:
+        return lambda target, item: getattr(target, name).extend(sorted(item))
     if origin is tuple:
         return lambda target, item: getattr(target, name).extend(item)
     return lambda target, item: setattr(target, name, item)
@@ -110,6 +112,8 @@ def _converter(hint: Any) -> _Reader:
             return tuple
         read_each = _reader(cast(Any, inner))
         return lambda value: tuple([read_each(entry) for entry in value])
+    if origin is frozenset:
+        return lambda value: frozenset(map(args[0], value))
     if origin is not None and issubclass(cast(type, origin), Mapping):
         read_entry = _reader(args[1])
         return lambda value: {key: read_entry(entry) for key, entry in value.items()}

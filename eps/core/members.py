@@ -1,0 +1,237 @@
+"""The members of a job, from the request for a container to its end, and the membership that holds.
+
+Pure.  L0.
+
+Source: EPS §5.2 (the ApplicationMaster requests containers; processes register with it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+
+from eps.core import events as e
+from eps.core import messages as m
+from eps.core.membership import Membership
+from eps.core.settings import CoreSettings
+from eps.core.tables import PartitionTable, SplitTable, spread_evenly
+from eps.core.take_over import standing_followers
+from eps.core.types import Address, MemberId, Role, Tier, member_name, member_number
+
+
+class MemberPhase(StrEnum):
+    """How far a member is."""
+
+    REQUESTED = "requested"
+    GRANTED = "granted"
+    LAUNCHED = "launched"
+    REGISTERED = "registered"
+
+
+@dataclass
+class Member:
+    """A process of the job; mutated by :class:`Members` alone."""
+
+    name: MemberId
+    container: str
+    roles: frozenset[Role]
+    tier: Tier = Tier.RELIABLE
+    phase: MemberPhase = MemberPhase.REQUESTED
+    #: Where it listens; None before it has registered.
+    address: Address | None = None
+    pid: int = 0
+    #: When its container was requested, granted and launched, in seconds on the master's clock.
+    asked_s: float = 0.0
+    granted_s: float = 0.0
+    launched_s: float = 0.0
+    #: Generation of the master that it registered with last; 0 before.
+    generation: int = 0
+    #: Member that it has connected to -> which way the data goes.
+    ways: dict[MemberId, str] = field(default_factory=dict)
+
+    @property
+    def granted(self) -> bool:
+        """True once its container is granted."""
+        return self.phase is not MemberPhase.REQUESTED
+
+    @property
+    def launched(self) -> bool:
+        """True once its process runs."""
+        return self.phase in (MemberPhase.LAUNCHED, MemberPhase.REGISTERED)
+
+    def is_late(self, now_s: float, patience_s: float) -> bool:
+        """Return whether its process has run for so long and has not registered."""
+        return self.phase is MemberPhase.LAUNCHED and now_s - self.launched_s >= patience_s
+
+
+class Members:
+    """Containers, names, addresses, and the memberships so far.
+
+    Parameters
+    ----------
+    first_container : int
+        Number of the first container: log files of an earlier run have those before.
+    """
+
+    def __init__(self, first_container: int = 1) -> None:
+        self.by_name: dict[MemberId, Member] = {}
+        self.by_container: dict[str, Member] = {}
+        #: The newest membership; None while the job starts.
+        self.membership: Membership | None = None
+        #: Every membership that ever held, oldest first.
+        self.memberships: list[Membership] = []
+        #: Members that have not acknowledged the first membership, or the one after a recovery.
+        self.unacked: set[MemberId] = set()
+        #: Role -> number of the next member; numbers are never used again.
+        self.next_number = dict.fromkeys(Role, 1)
+        #: Address -> the member that registered last with it; some have ended.
+        self._by_address: dict[Address, Member] = {}
+        self._next_container = first_container
+        #: Role -> members that take part and have their containers.
+        self.held = dict.fromkeys(Role, 0)
+
+    # ---- containers
+
+    def request(self, role: Role, now_s: float, name: MemberId = "") -> tuple[MemberId, list[e.Command]]:
+        """Request a container for a member; return its name, which is new unless one is given."""
+        name = name or member_name(role, self.next_number[role])
+        self.next_number[role] = max(self.next_number[role], member_number(name) + 1)
+        return name, self._request(name, frozenset({role}), now_s)
+
+    def request_another(self, member: Member, now_s: float) -> list[e.Command]:
+        """Request another container for a member whose own has ended."""
+        return self._request(member.name, member.roles, now_s)
+
+    def _request(self, name: MemberId, roles: frozenset[Role], now_s: float) -> list[e.Command]:
+        container_id = f"container-{self._next_container:04d}"
+        self._next_container += 1
+        self.by_name[name] = self.by_container[container_id] = Member(name, container_id, roles, asked_s=now_s)
+        return [e.RequestContainer(container_id, roles)]
+
+    def repeat_request(self, member: Member, now_s: float) -> list[e.Command]:
+        """Request the same container again: the request may have been lost with the master before."""
+        member.phase, member.asked_s = MemberPhase.REQUESTED, now_s
+        return [e.RequestContainer(member.container, member.roles)]
+
+    def granted(self, container_id: str, now_s: float) -> Member | None:
+        """Take in that a container was granted; return its member, None where the job does not count on it."""
+        member = self.by_container.get(container_id)
+        if member is not None and not member.granted:
+            member.phase, member.granted_s = MemberPhase.GRANTED, now_s
+        return member
+
+    def launched(self, container_id: str, pid: int, now_s: float) -> Member | None:
+        """Take in that a container's process runs; return its member."""
+        member = self.granted(container_id, now_s)
+        if member is not None:
+            member.pid = pid
+            if not member.launched:
+                member.phase, member.launched_s = MemberPhase.LAUNCHED, now_s
+        return member
+
+    def registered(self, event: e.MemberRegistered, generation: int, now_s: float) -> tuple[Member | None, bool]:
+        """Take in that a process registered; return its member, and whether it had registered before."""
+        member = self.launched(event.container_id, event.pid, now_s)
+        if member is None:
+            return None, False
+        again = member.phase is MemberPhase.REGISTERED
+        member.phase, member.address, member.generation = MemberPhase.REGISTERED, event.address, generation
+        self._by_address[event.address] = member
+        return member, again
+
+    def ended(self, container_id: str) -> Member | None:
+        """Forget a member whose container ended, and return it; None where the job did not count on it."""
+        member = self.by_container.pop(container_id, None)
+        if member is not None:
+            del self.by_name[member.name]
+            self._count()
+        return member
+
+    def dismiss(self, name: MemberId, why: str) -> list[e.Command]:
+        """Give the container of a member back; harmless where it has ended."""
+        member = self.by_name.pop(name, None)
+        if member is None:
+            return []
+        del self.by_container[member.container]
+        shutdown: list[e.Command] = [e.Send(name, m.Shutdown(why))] if member.address is not None else []
+        return [*shutdown, e.ReleaseContainer(member.container)]
+
+    def connected(self, report: m.PeerReached) -> None:
+        """Take in which way the data of one member goes to another."""
+        member, peer = self.by_name.get(report.name), self._by_address.get(report.peer)
+        if member is not None and peer is not None and peer.name in self.by_name:
+            here = {name: way for name, way in member.ways.items() if name in self.by_name}
+            member.ways = {**here, peer.name: report.way}
+
+    def of_role(self, role: Role) -> list[Member]:
+        """Return the members of a role, in the order in which they were requested."""
+        return [member for member in self.by_name.values() if role in member.roles]
+
+    # ---- the membership
+
+    def first_membership(self, settings: CoreSettings) -> Membership | None:
+        """Return the membership that holds from the first clock on; None while a member has not registered."""
+        addresses = {name: member.address for name, member in self.by_name.items() if member.address is not None}
+        if len(addresses) < len(self.by_name):
+            return None
+        workers, servers = (
+            tuple(sorted((member.name for member in self.of_role(role)), key=member_number)) for role in Role
+        )
+        owners = spread_evenly(settings.num_partitions, servers)
+        followers = standing_followers(owners, servers, ()) if settings.followers else ()
+        return Membership(
+            version=1,
+            from_clock=settings.first_clock,
+            workers=workers,
+            servers=servers,
+            partitions=PartitionTable(owners, followers),
+            splits=SplitTable.of(spread_evenly(settings.num_splits, workers)),
+            addresses=addresses,
+        )
+
+    def adopt(self, membership: Membership, *, waits: bool) -> None:
+        """Let a membership hold; ``waits``: nothing goes on before all members have acknowledged it."""
+        self.membership = membership
+        self.memberships.append(membership)
+        self.unacked = set(membership.members) if waits else self.unacked
+        self._count()
+
+    def acknowledged(self, report: m.MembershipAcked) -> None:
+        """Take in that a member has a membership."""
+        if self.membership is not None and report.version == self.membership.version:
+            self.unacked.discard(report.name)
+
+    def orders(self, names: Iterable[MemberId], turn: int) -> list[tuple[MemberId, m.Order]]:
+        """Return the membership as an order for members; ``turn`` is that of the plan that made it, else 0."""
+        if self.membership is None:
+            return []
+        order = m.UpdateMembership(turn, self.membership)
+        return [(name, order) for name in names]
+
+    def _count(self) -> None:
+        if self.membership is not None:
+            for role in Role:
+                self.held[role] = sum(name in self.by_name for name in self.membership.of_role(role))
+
+    def validate(self) -> None:
+        """Assert that each container has one member in one phase, and that memberships follow each other."""
+        assert {member.container: member.name for member in self.by_name.values()} == {
+            container_id: member.name for container_id, member in self.by_container.items()
+        }
+        for member in self.by_name.values():
+            assert (member.address is not None) == (member.phase is MemberPhase.REGISTERED), member
+        if self.membership is None:
+            return
+        for role in Role:
+            assert self.held[role] == len(set(self.membership.of_role(role)) & set(self.by_name)), role
+        self.membership.validate()
+        assert self.memberships[-1] is self.membership and self.unacked <= set(self.membership.members)
+        assert [v.version for v in self.memberships] == list(range(1, len(self.memberships) + 1))
+        # One that takes over from lost members holds at once.  Equal where a plan commits before any worker was granted
+        # the clock of the plan before: then the later holds.
+        for earlier, later in pairwise(self.memberships):
+            assert later.takes_over or earlier.from_clock <= later.from_clock, (earlier.version, later.from_clock)
+        if not any(membership.takes_over for membership in self.memberships):
+            assert max(self.membership.balance()) <= 1, "loads are within one of each other"

@@ -1,0 +1,242 @@
+"""Plans, evictions, recovery and checkpoints alone: each told in values what it must know of the others."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from eps.core import events as e
+from eps.core import messages as m
+from eps.core.checkpoints import Checkpoints, Schedule
+from eps.core.checkpoints import Standing as CheckpointStanding
+from eps.core.evictions import Evictions, Outcome
+from eps.core.flight import REGAIN_PATIENCE_S, Standing
+from eps.core.members import MemberPhase
+from eps.core.membership import Membership
+from eps.core.plans import CANCELLED, RETRIES, Plans
+from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
+from eps.core.recovery import Recovery
+from eps.core.settings import CoreSettings, Trigger
+from eps.core.tables import PartitionTable, SplitTable
+from eps.core.types import Address, Role
+from eps.errors import EpsError, PlanError
+
+SETTINGS = CoreSettings(6, 4, 100, reproducible=False)
+WORKERS, SERVERS = ("worker-1", "worker-2", "worker-3"), ("server-1", "server-2")
+JOB = Membership(
+    1,
+    0,
+    WORKERS,
+    SERVERS,
+    PartitionTable(("server-1", "server-1", "server-2", "server-2")),
+    SplitTable.of(("worker-1", "worker-1", "worker-2", "worker-2", "worker-3", "worker-3")),
+    {name: Address(name, 1) for name in (*WORKERS, *SERVERS)},
+)
+NOW = Standing(JOB, {Role.WORKER: 4, Role.SERVER: 3}, completed=5, horizon=7, exports=False, now_s=10.0)
+ADD, REMOVE = Change(Operation.ADD_WORKERS, 2), Change(Operation.REMOVE_WORKERS, 1)
+
+
+def ask(plans: Plans, change: Change, request_id: str = "r", job: Standing = NOW) -> e.Answer:
+    answer = plans.request(e.ChangeRequested(request_id, change), job)[-1]
+    plans.validate()
+    assert isinstance(answer, e.Answer)
+    return answer
+
+
+def proposed(change: Change, purpose: Purpose = Purpose.ASKED) -> tuple[Plans, Plan]:
+    plans = Plans(SETTINGS)
+    plan, _ = plans.ask(change, purpose, NOW)
+    plans.propose(plan, NOW)
+    plans.validate()
+    return plans, plan
+
+
+# ---- plans
+
+
+def test_a_request_that_is_repeated_gets_the_answer_that_it_had() -> None:
+    plans = Plans(SETTINGS)
+    first, again, other = ask(plans, ADD), ask(plans, ADD), ask(plans, REMOVE)
+
+    assert first == again and len(plans.queue) == 1
+    assert isinstance(other.error, PlanError) and "asked for add-workers=2" in str(other.error)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [replace(NOW, membership=None), replace(NOW, exports=True), replace(NOW, horizon=99), replace(NOW, completed=100)],
+)
+def test_a_change_that_comes_too_early_or_too_late_is_refused(job: Standing) -> None:
+    plans = Plans(SETTINGS)
+    assert isinstance(ask(plans, ADD, job=job).error, EpsError) and not plans.all
+
+
+def test_a_removal_is_proposed_stepped_committed_after_the_horizon_and_released() -> None:
+    plans, plan = proposed(REMOVE)
+    driver, phases = plans.driver, [plan.phase]
+    assert driver is not None and plan.removed == ("worker-3",)
+
+    def step() -> None:
+        while (stepped := plans.step(7, 11.0)) is not None:
+            phases.append(plan.phase)
+            assert (stepped.committed is plan) == (plan.phase is Phase.COMMITTED)
+            assert (stepped.released is plan) == (plan.phase is Phase.RELEASED)
+            plans.validate()
+
+    step()
+    for name in JOB.members:
+        plans.flight.hear(m.ListsUpdated(name, plan.turn))
+    step()
+    for move in driver.transfer.split_moves:
+        plans.flight.hear(m.SplitReceived(move.target, plan.turn, move.item, 10, "sum"))
+    step()
+    assert plan.commit_clock == 8 and plan.membership is not None and plan.membership.workers == WORKERS[:2]
+    assert plans.flight.turn_of_membership() == plan.turn and plans.flight.leaving() == ("worker-3",)
+    for name in JOB.members:
+        plans.flight.hear(m.MembershipAcked(name, 2))
+    step()
+    told = [command for name in JOB.members for command in plans.flight.hear(m.PlanReleased(name, plan.turn))]
+    assert told == [e.Send("worker-3", m.Shutdown("removed from the job"))]
+    assert plans.flight.exited("worker-3") and not plans.flight.exited("worker-1")
+    step()
+
+    assert phases == [phase for phase in Phase if phase not in (Phase.QUEUED, Phase.ABORTED)] and plans.driver is None
+
+
+def test_a_plan_is_aborted_as_long_as_it_is_not_committed_and_members_hear_of_it() -> None:
+    plans, plan = proposed(ADD)
+    assert plans.cancel(plan.plan_id) is plan and isinstance(plans.cancel(9), PlanError)
+    commands = plans.abort(plan, CANCELLED, 11.0)
+    plans.validate()
+
+    assert [c.to for c in commands if isinstance(c, e.Send)] == list(JOB.members)
+    assert plans.cancel(plan.plan_id) is None, "it was cancelled before"
+    assert plans.flight.orders(["worker-1"]) == [("worker-1", m.AbortPlan(plan.turn))]
+
+
+def test_newcomers_are_followed_until_they_register() -> None:
+    plans, plan = proposed(ADD)
+    driver = plans.driver
+    assert driver is not None and plan.added == ("worker-4", "worker-5")
+    for name in plan.added:
+        assert plans.flight.is_newcomer(name) and plans.flight.follow(name, MemberPhase.LAUNCHED, None, 11.0)
+    assert plan.barriers_s["B1"] == 11.0 and plans.step(7, 12.0) is None
+    for name in plan.added:
+        plans.flight.follow(name, MemberPhase.REGISTERED, Address(name, 1), 12.0)
+    assert plans.step(7, 12.0) is not None and plan.phase is Phase.PREPARED
+    assert not plans.flight.follow("worker-1", MemberPhase.GRANTED, None, 12.0)
+
+
+@pytest.mark.parametrize("granted", [0, 1])
+def test_a_request_of_lent_members_goes_on_with_what_was_granted_in_time(granted: int) -> None:
+    plans, plan = proposed(ADD, Purpose.REGAIN)
+    for name in plan.added[:granted]:
+        plans.flight.follow(name, MemberPhase.GRANTED, None, 10.0)
+    late = replace(NOW, now_s=10.0 + REGAIN_PATIENCE_S)
+    reason, without = plans.late(late)
+
+    assert plans.late(NOW) == ("", ())
+    assert (bool(reason), without) == ((False, ("worker-5",)) if granted else (True, ()))
+
+
+def test_what_the_job_asks_for_itself_is_asked_for_later_each_time_that_it_fails() -> None:
+    plans, now_s, tried_s = Plans(SETTINGS), 10.0, []
+    while len(tried_s) < 5:
+        commands = plans.ask_own(ADD, Purpose.REPLACE, replace(NOW, now_s=now_s))
+        if commands:
+            tried_s.append(now_s)
+            plans.abort(plans.queue[0], "no room", now_s)
+        now_s += 0.5
+    first_s, _ = RETRIES[Purpose.REPLACE]
+
+    assert [later - earlier for earlier, later in itertools.pairwise(tried_s)] == [first_s * 2**k for k in range(4)]
+
+
+def test_what_made_way_is_asked_for_again_at_once() -> None:
+    plans = Plans(SETTINGS)
+    plans.ask_own(ADD, Purpose.REPLACE, NOW)
+    plans.abort(plans.queue[0], "it made way", 10.0, failed=False)
+
+    assert plans.is_due(Purpose.REPLACE, 10.0) and plans.ask_own(ADD, Purpose.REPLACE, NOW)
+
+
+def test_changes_of_clocks_are_asked_in_order_and_hold_the_last_clock_back() -> None:
+    plans = Plans(SETTINGS, [Trigger(20, REMOVE), Trigger(5, ADD)])
+    plans.fire(NOW)
+
+    assert [plan.change for plan in plans.queue] == [ADD] and plans.all[1].asked_at == 5
+    assert plans.undecided and [trigger.clock for trigger in plans.triggers] == [20]
+
+
+# ---- evictions
+
+
+def test_an_eviction_is_open_until_it_has_an_outcome() -> None:
+    evictions = Evictions()
+    for name, in_s in (("worker-1", 5.0), ("server-1", 9.0), ("server-2", 9.0)):
+        evictions.warn(name, frozenset({Role.WORKER}), e.ContainerWarning(f"c-{name}", in_s), 10.0)
+        evictions.validate()
+    going = evictions.next_to_drain(JOB), evictions.servers_warned_s(JOB)
+    eviction, _ = evictions.end("c-worker-1", Outcome.DRAINED, 16.0)
+    evictions.validate()
+
+    assert going == (("worker-1",), 10.0) and evictions.next_to_drain(JOB) == SERVERS
+    assert eviction is not None and eviction.outcome is Outcome.LATE and evictions.of("worker-1") is None
+    assert evictions.withdrawn(["c-server-1"]) == ["c-server-2"] and evictions.end("c-9", Outcome.LOST, 16.0) == (
+        None,
+        [],
+    )
+
+
+# ---- recovery
+
+
+def test_a_recovery_asks_the_rest_and_ends_with_a_membership() -> None:
+    recovery = Recovery(0)
+    recovery.lost("worker-1", "crashed", 3, 10.0)
+    recovery.begin(JOB, False, {"worker-1": "crashed"})
+    recovery.lost("worker-2", "crashed", 3, 11.0)
+    recovery.begin(JOB, False, {"worker-2": "crashed"})
+    recovery.add("worker-4", Role.WORKER)
+    recovery.validate()
+    assert [name for name, _ in recovery.orders(JOB)] == ["worker-3", *SERVERS]
+    recovery.hear(m.Inventory("worker-3", 1))
+    recovery.hear(m.Inventory("server-1", 2))
+    assert [name for name, _ in recovery.orders(JOB)] == ["worker-3", "server-2"], (
+        "an answer to the first says too little"
+    )
+    assert recovery.is_newcomer("worker-4") and recovery.registered("worker-4", Address("w4", 1))
+    after = replace(JOB, version=2, workers=("worker-3",), split_clocks=(3,) * 6)
+    recovery.end(JOB, after, 3, 12.0)
+
+    assert recovery.inquiry is None and recovery.orders(JOB) == []
+    assert [(loss.name, str(loss.outcome)) for loss in recovery.losses] == [
+        ("worker-1", "taken-over"),
+        ("worker-2", "taken-over"),
+    ]
+
+
+# ---- checkpoints
+
+
+def test_a_checkpoint_is_ordered_beyond_the_horizon_and_finished_when_all_is_written() -> None:
+    checkpoints = Checkpoints(Schedule(clocks=10), 4, 100)
+    job = CheckpointStanding(JOB, horizon=7, lookahead=2, completed=5, servers_warned_s=None, size={r: 2 for r in Role})
+    orders = [c for c in checkpoints.advance(job, 1.0) if isinstance(c, e.Send)]
+    checkpoints.validate()
+    assert [order.to for order in orders] == list(SERVERS) and checkpoints.pending is not None
+    clock, number = checkpoints.pending.clock, checkpoints.pending.checkpoint_id
+    assert clock == 10 and checkpoints.say_again("server-1", [0, 1])
+    for partition in range(4):
+        part = m.CheckpointPartWritten("server-1", number, partition, "f", 1, "c", (clock,) * 6, clock, 0)
+        checkpoints.hear(part, 2.0)
+    early = checkpoints.advance(replace(job, completed=9), 3.0)
+    (finish,) = checkpoints.advance(replace(job, completed=10), 3.0)
+    checkpoints.validate()
+    checkpoints.finished(e.CheckpointDone(number), 4.0)
+    checkpoints.validate()
+
+    assert early == [] and isinstance(finish, e.FinishCheckpoint) and (finish.workers, finish.servers) == (2, 2)
+    assert checkpoints.start_again(0).clock == 10 and checkpoints.counts["complete"] == 1

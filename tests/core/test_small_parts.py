@@ -1,0 +1,140 @@
+"""The small parts of a job alone: back-off, masters, export, recovery's count of failures, outbox."""
+
+from __future__ import annotations
+
+import pytest
+
+from eps.core import events as e
+from eps.core import messages as m
+from eps.core.backoff import Backoff
+from eps.core.export import EXPORT_AGAIN_S, MOST_EXPORTS, Export
+from eps.core.job import Job
+from eps.core.masters import Masters
+from eps.core.outbox import Outbox
+from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, MOST_INCIDENTS_AT_START, Recovery
+from eps.core.repeats import RESEND_S
+from eps.core.settings import CoreSettings
+
+# ---- back-off
+
+
+def test_a_pause_doubles_with_each_failure_up_to_the_longest_and_begins_again_after_a_success() -> None:
+    retry, pauses = Backoff(1.0, 10.0), []
+    for _ in range(6):
+        assert (retry.is_due(retry.due_s) and not retry.is_due(retry.due_s - 0.1)) or retry.due_s == 0.0
+        before_s = retry.due_s
+        retry = retry.failed(retry.due_s)
+        pauses.append(retry.due_s - before_s)
+
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    assert retry.succeeded().pause_s == 1.0 and Backoff(1.0, 10.0, failures=10**6).pause_s == 10.0
+
+
+def test_a_try_does_not_make_the_next_pause_longer_and_never_an_earlier_one_shorter() -> None:
+    retry = Backoff(1.0, 8.0).failed(0.0).failed(1.0)
+    assert retry.due_s == 3.0 and retry.tried(0.0).due_s == 4.0 and retry.tried(0.0).tried(-3.0).due_s == 4.0
+
+
+# ---- masters
+
+
+def test_a_master_whose_log_is_shorter_than_what_a_member_heard_is_found_out() -> None:
+    masters = Masters()
+    masters.steps = 10
+    assert not masters.miss(1, 1, 10) and masters.miss(1, 1, 11)
+    masters.steps = 11
+    masters.begin(2)
+    assert not masters.miss(1, 1, 10) and masters.miss(1, 1, 11), "the event that began it is of the second"
+    assert masters.miss(1, 2, 1), "it never registered with the second, as far as the log says"
+    assert not masters.miss(0, 0, 0)
+
+
+# ---- export
+
+
+def test_only_the_export_that_the_job_waits_for_counts() -> None:
+    export = Export()
+    assert not export.counts(0) and export.start() == [e.StartExport(1)]
+    export.close()
+    assert not export.counts(1) and not export.done(e.ExportDone({"model": 1}, 1)) and export.restarted() == []
+    assert export.start() == [e.StartExport(2)] == export.restarted()
+    assert not export.done(e.ExportDone({"model": 1}, 1)) and export.done(e.ExportDone({"model": 2}, 2))
+    assert export.found == {"model": 2}
+
+
+def test_an_export_that_fails_is_repeated_a_few_times() -> None:
+    export = Export()
+    export.start()
+    for number in range(1, MOST_EXPORTS):
+        assert export.failed(e.ExportFailed("no disk", number), 0.0) == ""
+        assert export.due(EXPORT_AGAIN_S - 0.1) == [] and export.due(EXPORT_AGAIN_S) == [e.StartExport(number + 1)]
+    assert export.failed(e.ExportFailed("no disk", 1), 0.0) == ""
+    assert export.failed(e.ExportFailed("no disk", MOST_EXPORTS), 0.0) == "no disk"
+
+
+# ---- failures without a clock
+
+
+@pytest.mark.parametrize(("starts", "most"), [(True, MOST_INCIDENTS_AT_START), (False, MOST_INCIDENTS)])
+def test_a_job_ends_at_so_many_failures_without_a_complete_clock_between_them(starts: bool, most: int) -> None:
+    recovery = Recovery(0)
+    found = [recovery.in_vain(0, INCIDENT_S * number, starts=starts) for number in range(most)]
+
+    assert found[:-1] == [""] * (most - 1)
+    assert found[-1] == f"{most} failures without one complete clock between them"
+
+
+def test_failures_that_follow_at_once_are_one() -> None:
+    recovery = Recovery(0)
+    assert not any(recovery.in_vain(0, 0.9 * INCIDENT_S * number / 100, starts=True) for number in range(100))
+    # A member that ends again and again is not one failure for ever.
+    found = [recovery.in_vain(0, 10 + 0.1 * number, starts=True) for number in range(200)]
+    assert any(found)
+
+
+def test_a_complete_clock_begins_the_count_again_also_after_a_rollback() -> None:
+    recovery = Recovery(0)
+    for number in range(5 * MOST_INCIDENTS):
+        assert not recovery.in_vain(number // 5, INCIDENT_S * number, starts=False)
+
+
+# ---- outbox
+
+
+def test_commands_leave_in_order_and_once_and_orders_are_sent_again_when_they_are_due() -> None:
+    out, order = Outbox(), m.AbortPlan(3)
+    out.begin(0.0)
+    out.note("first", x=1)
+    out.send([("worker-1", order)])
+    out.sync("last")
+    said = out.take()
+    assert said == [
+        e.Journal({"kind": "first", "x": 1, "at_s": 0.0}),
+        e.Send("worker-1", order),
+        e.Journal({"kind": "last", "at_s": 0.0}, sync=True),
+    ]
+    for now_s, due in ((RESEND_S - 0.1, False), (RESEND_S, True), (RESEND_S + 0.1, False)):
+        out.begin(now_s)
+        out.send_due([("worker-1", order)])
+        assert bool(out.take()) == due
+    out.forget("worker-1")
+    out.begin(RESEND_S + 0.2)
+    out.send_due([("worker-1", order)])
+    assert out.take()
+
+
+# ---- how they hang together
+
+
+def test_no_part_knows_another_or_the_job() -> None:
+    job = Job(CoreSettings(4, 2, 10), 2, 1)
+    parts = {
+        name: part
+        for name, part in vars(job).items()
+        if hasattr(part, "__dict__") and name not in ("settings", "state")
+    }
+    assert {"members", "size", "plans", "progress", "recovery", "checkpoints", "evictions", "export"} <= parts.keys()
+    for name, part in parts.items():
+        for field, value in vars(part).items():
+            assert value is not job and not any(value is other for other in parts.values()), f"{name}.{field}"
+            assert not callable(value), f"{name}.{field} is called back"
