@@ -310,13 +310,15 @@ class JobDir:
             The record cannot be read, or not be written.
         """
         record = replace(_closed(self, self.record(), end), pid=pid)
+        # Before the sockets: a client that finds where the master listened finds a socket there.
+        with suppress(OSError):
+            self.master_json.unlink()
         for folder in (self.containers, self.sockets):
             shutil.rmtree(folder, ignore_errors=True)
         write_record(self.job_json, record)
         # The figures are in the record by now.
-        for path in (self.master_json, self.status_json):
-            with suppress(OSError):
-                path.unlink()
+        with suppress(OSError):
+            self.status_json.unlink()
         return record
 
     def give_back(self) -> End | None:
