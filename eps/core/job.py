@@ -168,7 +168,7 @@ class Job:
             case e.ContainerExited(container_id, reason, taken):
                 _on_exited(self, container_id, reason, taken=taken)
             case e.MemberLost(container_id, reason):
-                _on_exited(self, container_id, reason, taken=False)
+                _on_exited(self, container_id, reason, taken=False, silent=True)
             case e.ContainersWarned():
                 _on_warned(self, event)
             case e.RoomSeen(fits):
@@ -390,9 +390,13 @@ def _membership_for(job: Job, names: Iterable[MemberId]) -> Orders:
     return job.members.orders(names, job.plans.flight.turn_of_membership())
 
 
-def _on_exited(job: Job, container_id: str, reason: str, *, taken: bool) -> None:
+def _on_exited(job: Job, container_id: str, reason: str, *, taken: bool, silent: bool = False) -> None:
+    """Take in that a member is lost, or has left: its container ended, or (``silent``) the member is not heard of."""
     member = job.members.ended(container_id)
     if member is None:
+        found = job.recovery.was_silent(container_id)
+        if found is not None and not taken:
+            _fail_if_in_vain(job, *found)
         return
     name, became = member.name, Outcome.WITHDRAWN
     took_part = job.membership is not None and name in job.membership.members
@@ -406,7 +410,10 @@ def _on_exited(job: Job, container_id: str, reason: str, *, taken: bool) -> None
         _not_granted(job, member, reason)
     elif took_part or job.membership is None or _waits_for(job, name):
         # The end of a member whose container is taken says nothing about the job.
-        _lose(job, member, reason, in_vain=not taken and job.evictions.of(name) is None)
+        in_vain = not taken and job.evictions.of(name) is None
+        if in_vain and silent:
+            job.recovery.fell_silent(container_id, name, reason)
+        _lose(job, member, reason, in_vain=in_vain and not silent)
         became = Outcome.LOST
     _end_eviction(job, container_id, became, took_part=took_part)
 
@@ -432,12 +439,9 @@ def _lose(job: Job, member: Member, reason: str, *, in_vain: bool) -> None:
     """Take in the loss of a member; ask the rest what it holds, where the member took part."""
     name, membership = member.name, job.membership
     job.out.add(job.recovery.lost(name, reason, job.progress.completed, job.out.now_s))
-    why = ""
-    if in_vain:
-        why = job.recovery.in_vain(job.progress.completed, job.out.now_s, starts=membership is None)
-    if why:
-        job._end(JobState.FAILED, f"{name} ended unexpectedly: {reason}; {why}")
-    elif membership is None:
+    if in_vain and _fail_if_in_vain(job, name, reason):
+        return
+    if membership is None:
         job.recovery.replaced()
         job.out.add(job.members.request_another(member, job.out.now_s))
     elif job.recovery.is_newcomer(name):
@@ -446,6 +450,14 @@ def _lose(job: Job, member: Member, reason: str, *, in_vain: bool) -> None:
         job.recovery.drop(name)
     else:
         _inquire(job, membership, f"{name} ended unexpectedly: {reason}", lost={name: reason})
+
+
+def _fail_if_in_vain(job: Job, name: MemberId, reason: str) -> bool:
+    """Count a failure of the job's own; return whether it ends the job."""
+    why = job.recovery.in_vain(job.progress.completed, job.out.now_s, starts=job.membership is None)
+    if why:
+        job._end(JobState.FAILED, f"{name} ended unexpectedly: {reason}; {why}")
+    return bool(why)
 
 
 def _inquire(job: Job, membership: Membership, why: str, *, lost: dict[MemberId, str], unreadable: str = "") -> None:
@@ -563,7 +575,7 @@ def _on_transfer_failed(job: Job, turn: int, reason: str, target: MemberId = "")
     if (turn == 0 or in_flight) and member is not None and Role.SERVER in member.roles:
         # Its owner cannot serve what a follower that others count on does not get: it must not be counted on.
         job.out.say(e.KillContainer(member.container))
-        _on_exited(job, member.container, f"cannot be reached: {reason}", taken=False)
+        _on_exited(job, member.container, f"cannot be reached: {reason}", taken=False, silent=True)
 
 
 def _on_clock(job: Job, report: m.ClockReported, at_s: float) -> None:

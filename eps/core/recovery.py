@@ -78,6 +78,8 @@ class Recovery:
         #: Each time that the job went back, oldest first.
         self.goings_back: list[GoingBack] = []
         self._number = 0
+        #: Container of a member that fell silent -> its name, and what was found.
+        self._silent: dict[str, tuple[MemberId, str]] = {}
         #: Incidents since the last complete clock, and when the last of them began.
         self._incidents = 0
         self._incident_s = -math.inf
@@ -90,6 +92,14 @@ class Recovery:
         """Write a loss down."""
         self.losses.append(Loss(name, reason, completed, now_s))
         return [e.noted("lost", now_s, member=name, reason=reason)]
+
+    def fell_silent(self, container_id: str, name: MemberId, reason: str) -> None:
+        """Remember a member that fell silent: it hangs, or its machine is lost; the end of its container tells."""
+        self._silent[container_id] = name, reason
+
+    def was_silent(self, container_id: str) -> tuple[MemberId, str] | None:
+        """Return the member that had fallen silent in a container that has ended, and the reason; None for none."""
+        return self._silent.pop(container_id, None)
 
     def replaced(self) -> None:
         """The member that was lost last held nothing."""

@@ -90,7 +90,7 @@ class Memberships:
         return found
 
     def route(self, clock: int) -> Membership:
-        """Return the membership that says who owns which partition for a request of ``clock``.
+        """Return the membership whose partition table routes a request of ``clock``.
 
         Under BSP the one in force at that clock; under SSP and ASP the newest (the commit happens at the owner).
         """
@@ -238,31 +238,20 @@ class Releases:
         return plans
 
 
-class WorkerState:
-    """Clock, horizon and memberships of one worker, and what it computed.
+class Duties:
+    """Which clock and which splits a worker owes, by the memberships and the horizon that it knows.
 
-    :meth:`begin` says what to do; the shell does it, and says what came of it: a clock is :meth:`computed`, pushed
-    (:meth:`done`), its parameters :meth:`read`; then it calls :meth:`end`.  A loss of members raises :attr:`epoch`:
-    what was begun in an earlier one is void, but for what was computed in the same incarnation.
+    A clock is computed (:meth:`computed`) and then pushed everywhere (:meth:`done`).  Between the two a membership that
+    takes over from lost members may bring further splits of the same clock.
     """
 
     def __init__(self, name: MemberId, settings: CoreSettings) -> None:
         self.name = name
         self.settings = settings
         self.memberships = Memberships(settings)
-        self.outbox = Outbox(settings)
-        self.releases = Releases()
         #: The clock that is computed and pushed now; None until the first membership that includes this worker.
         self.clock: int | None = None
-        #: The last clock whose parameters were read completely.
-        self.read_clock = settings.first_clock - 1
         self.horizon = settings.first_clock - 1
-        #: Grows when members are lost, and when it is known who takes over.
-        self.epoch = 0
-        #: The epoch in which what is under way was begun; None while nothing is.
-        self._under_way: int | None = None
-        #: The latest recovery that an inventory was taken for.
-        self._inventoried = 0
         #: Split -> next clock to compute, where it was computed here or taken over.
         self._next: dict[int, int] = {}
         #: Split -> the first clock that is owed here, where it was taken over.
@@ -271,9 +260,7 @@ class WorkerState:
         #: The membership that began the incarnation; horizons of earlier ones are void.
         self._begun = 0
 
-    # ---- what the master says
-
-    def on_membership(self, membership: Membership, plan_id: int | None = None) -> m.MembershipAcked:
+    def on_membership(self, membership: Membership) -> m.MembershipAcked:
         """Take a committed membership in (again); return the acknowledgement."""
         if membership.version > self.memberships.version:
             if membership.takes_over:
@@ -283,23 +270,17 @@ class WorkerState:
             if self.clock is None and self.name in membership.workers:
                 self.clock = membership.from_clock
             self._use_grant()
-        if plan_id is not None and membership.version == self.memberships.version:
-            # One that comes late, after that of a recovery, says nothing any more: a worker that left before that
-            # clock, because members were lost meanwhile, would never come to it, and never be released.
-            self.releases.note_commit(plan_id, membership.from_clock)
         return m.MembershipAcked(self.name, membership.version)
 
     def _take_over(self, membership: Membership) -> None:
         """Work by ``membership`` alone from now on, for what is on its way too."""
         active = membership.splits.active_on(self.name)
         starts = {split: membership.split_clocks[split] for split in active}
-        self.epoch += 1
         if not self.memberships or membership.goes_back:
             # It begins, or everything begins again at the checkpoint.
             self.clock = self._grant = None
-            self.horizon, self.read_clock, self._next = membership.from_clock - 1, membership.from_clock - 1, starts
+            self.horizon, self._next = membership.from_clock - 1, starts
             self._inherited, self._begun = dict(starts), membership.version
-            self.outbox.forget_all()
         elif self.clock is not None:
             for split in active:
                 if not self._held(split, starts[split]):
@@ -308,10 +289,6 @@ class WorkerState:
                 # A membership that was to hold later holds now; and under SSP and ASP, what a lost worker was behind
                 # must be caught up.
                 self.clock = min(self.clock, self._next[split])
-        if self.memberships:
-            self.outbox.take_over(
-                lambda clock: self.memberships.route(clock).partitions.owners, membership.partitions.owners
-            )
         self.memberships.replace(membership)
         if self.name not in membership.workers:
             self.clock = membership.from_clock if self.clock is None else max(self.clock, membership.from_clock)
@@ -341,33 +318,6 @@ class WorkerState:
         if self._grant is not None and self.memberships and self.memberships.version >= self._grant.membership_version:
             self.horizon = max(self.horizon, self._grant.horizon)
 
-    def inventory(self, recovery: int) -> m.Inventory:
-        """Stop what is under way, because members were lost; return how far this worker is."""
-        if recovery > max(self._inventoried, self.memberships.recovery):
-            self._inventoried = recovery
-            self.epoch += 1
-        return m.Inventory(self.name, recovery, self.read_clock)
-
-    def released(self) -> list[m.PlanReleased]:
-        """Return the releases that have become true since the last call."""
-        return [m.PlanReleased(self.name, plan_id) for plan_id in self.releases.take(self._is_past)]
-
-    def _is_past(self, commit: int | None) -> bool:
-        """Return whether neither this worker's clock nor what is under way has to do with the clocks before a commit.
-
-        A worker that leaves owes something until it rests.  One that stays may release while a later clock is under
-        way: a server that leaves waits for all workers, and would wait for a whole iteration.
-        """
-        if self.clock is not None and not self.finished and commit is not None and self.clock < commit:
-            return False
-        if self._under_way is None:
-            return not (self.rests and self.must_confirm)
-        stays = self.clock is not None and not self.left and self._under_way == self.epoch
-        commit = self.clock if commit is None else commit
-        return stays and commit is not None and all(kept.clock >= commit for kept in self.outbox.unpushed())
-
-    # ---- what is due
-
     def active_at(self, clock: int) -> tuple[int, ...]:
         """Return the splits that are active here at ``clock``."""
         return self.memberships.at(clock).splits.active_on(self.name)
@@ -396,46 +346,14 @@ class WorkerState:
         """True once the final parameters have been measured."""
         return self.clock is not None and self.clock > self.settings.iterations
 
-    @property
-    def rests(self) -> bool:
-        """True where nothing is owed, unless members are lost."""
-        return self.clock is not None and (self.finished or self.left)
-
-    @property
-    def must_confirm(self) -> bool:
-        """True where a server that is lost could still need something of this worker, which leaves."""
-        return len(self.outbox) > 0 and self.settings.followers > 0 and not self.finished
-
     def next_work(self) -> Work | None:
         """Return what may be computed now, or None while the horizon is not granted (or nothing is left)."""
         if self.clock is None or self.left or self.finished or self.clock > self.horizon:
             return None
         return Work(self.clock, self.due_at(self.clock), self.settings.min_clock_to_read(self.clock))
 
-    def begin(self) -> Work | Confirmation | None:
-        """Return what is to be done now, which is under way from then on; None where there is nothing."""
-        task = self._next_task()
-        if task is not None:
-            self._under_way = self.epoch
-        return task
-
-    def _next_task(self) -> Work | Confirmation | None:
-        if self._inventoried > self.memberships.recovery:
-            # Members were lost, and it is not known yet who takes over.
-            return None
-        newest = self.outbox.newest
-        if self.rests:
-            return Confirmation(newest.clock + 1) if newest is not None and self.must_confirm else None
-        work = self.next_work()
-        if work is None and newest is not None and self.clock is not None and self.outbox.unpushed():
-            # What a lost owner had must be pushed again, though no further clock is granted.
-            return Work(newest.clock, (), 0)
-        return work
-
-    # ---- what was done
-
     def computed(self, clock: int, splits: tuple[int, ...]) -> None:
-        """These splits of a clock were computed; whoever needs them will get them from here."""
+        """Count these splits of a clock as computed."""
         for split in splits:
             self._next[split] = clock + 1
 
@@ -457,24 +375,146 @@ class WorkerState:
         self.memberships.forget_before(self.clock)
         return True
 
-    def read(self, clock: int) -> None:
-        """The parameters of a clock were read completely: no loss can undo what was pushed before."""
-        self.read_clock = max(self.read_clock, clock)
-        self.outbox.forget_before(clock)
-
-    def passed(self, work: Work) -> None:
-        """A clock was complete everywhere when it was read: a lost worker had pushed what was to be computed."""
-        self.computed(work.clock, work.splits)
-        self.outbox.forget_before(work.clock + 1)
-        if self.clock == work.clock:
-            self.done(work.clock)
-
-    def end(self) -> None:
-        """What was under way is complete, or void."""
-        self._under_way = None
-
     def waits_for(self) -> str:
         """Return what this worker waits for, as a sentence."""
         if self.clock is None:
             return "a membership that includes it"
         return f"the horizon to reach clock {self.clock}; it is {self.horizon}"
+
+
+class WorkerState:
+    """What a worker owes, what it keeps, and what is under way.
+
+    :meth:`begin` says what to do; the shell does it, says what came of it, and calls :meth:`end`.  A loss of members
+    raises :attr:`epoch`: what was begun in an earlier one is void, but for what was computed in the same incarnation.
+    """
+
+    def __init__(self, name: MemberId, settings: CoreSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self.duties = Duties(name, settings)
+        self.memberships = self.duties.memberships
+        self.outbox = Outbox(settings)
+        self.releases = Releases()
+        #: The last clock whose parameters were read completely.
+        self.read_clock = settings.first_clock - 1
+        #: Grows when members are lost, and when a membership takes over from them.
+        self.epoch = 0
+        #: The epoch in which what is under way was begun; None while nothing is.
+        self._under_way: int | None = None
+        #: The latest recovery that an inventory was taken for.
+        self._inventoried = 0
+
+    # ---- what the master says
+
+    def on_membership(self, membership: Membership, plan_id: int | None = None) -> m.MembershipAcked:
+        """Take a committed membership in (again); return the acknowledgement."""
+        if membership.takes_over and membership.version > self.memberships.version:
+            self._take_over(membership)
+        acked = self.duties.on_membership(membership)
+        if plan_id is not None and membership.version == self.memberships.version:
+            # One that comes late, after that of a recovery, says nothing any more: a worker that left before that
+            # clock, because members were lost meanwhile, would never come to it, and never be released.
+            self.releases.note_commit(plan_id, membership.from_clock)
+        return acked
+
+    def _take_over(self, membership: Membership) -> None:
+        """Count on nothing that was lost; called before the duties change."""
+        self.epoch += 1
+        if not self.memberships or membership.goes_back:
+            self.outbox.forget_all()
+            self.read_clock = membership.from_clock - 1
+        else:
+            self.outbox.take_over(
+                lambda clock: self.memberships.route(clock).partitions.owners, membership.partitions.owners
+            )
+
+    def inventory(self, recovery: int) -> m.Inventory:
+        """Stop what is under way, because members were lost; return how far this worker is."""
+        if recovery > max(self._inventoried, self.memberships.recovery):
+            self._inventoried = recovery
+            self.epoch += 1
+        return m.Inventory(self.name, recovery, self.read_clock)
+
+    def released(self) -> list[m.PlanReleased]:
+        """Return the releases that have become true since the last call."""
+        return [m.PlanReleased(self.name, plan_id) for plan_id in self.releases.take(self._is_past)]
+
+    def _is_past(self, commit: int | None) -> bool:
+        """Return whether neither this worker's clock nor what is under way has to do with the clocks before a commit.
+
+        A worker that leaves owes something until it rests.  One that stays may release while a later clock is under
+        way: a server that leaves waits for all workers, and would wait for a whole iteration.
+        """
+        duties, clock = self.duties, self.duties.clock
+        if clock is not None and not duties.finished and commit is not None and clock < commit:
+            return False
+        if self._under_way is None:
+            return not (self.leaves and self._must_confirm)
+        commit = clock if commit is None else commit
+        stays = clock is not None and not duties.left and self._under_way == self.epoch
+        return stays and commit is not None and all(kept.clock >= commit for kept in self.outbox.unpushed())
+
+    # ---- what is to be done
+
+    @property
+    def leaves(self) -> bool:
+        """True where nothing more is to be computed, unless members are lost."""
+        return self.duties.clock is not None and (self.duties.finished or self.duties.left)
+
+    @property
+    def rests(self) -> bool:
+        """True where nothing at all is owed, unless members are lost."""
+        return self.leaves and not self._must_confirm
+
+    @property
+    def _must_confirm(self) -> bool:
+        """True where a server that is lost could still need something of this worker, which leaves."""
+        return len(self.outbox) > 0 and self.settings.followers > 0 and not self.duties.finished
+
+    def begin(self) -> Work | Confirmation | None:
+        """Return what is to be done now, which is under way from then on; None where there is nothing."""
+        task = self._next_task()
+        if task is not None:
+            self._under_way = self.epoch
+        return task
+
+    def _next_task(self) -> Work | Confirmation | None:
+        if self._inventoried > self.memberships.recovery:
+            # Members were lost, and the membership that takes over has not come.
+            return None
+        newest = self.outbox.newest
+        if self.leaves:
+            return Confirmation(newest.clock + 1) if newest is not None and self._must_confirm else None
+        work = self.duties.next_work()
+        if work is None and newest is not None and self.duties.clock is not None and self.outbox.unpushed():
+            # What a lost owner had must be pushed again, though no further clock is granted.
+            return Work(newest.clock, (), 0)
+        return work
+
+    # ---- what was done
+
+    def keep(self, kept: Kept) -> None:
+        """Keep what was computed, until no loss can undo it."""
+        self.outbox.add(kept)
+        self.duties.computed(kept.clock, kept.splits)
+
+    def read(self, clock: int) -> None:
+        """The parameters of a clock were read completely: no loss can undo what was pushed before."""
+        self.read_clock = max(self.read_clock, clock)
+        self.outbox.forget_before(clock)
+
+    def pushed(self, clock: int) -> None:
+        """All of a clock is pushed."""
+        if self.duties.clock == clock:
+            self.duties.done(clock)
+
+    def passed(self, work: Work) -> None:
+        """A clock was complete everywhere when it was read: a lost worker had pushed what was to be computed."""
+        self.duties.computed(work.clock, work.splits)
+        self.outbox.forget_before(work.clock + 1)
+        self.pushed(work.clock)
+
+    def end(self) -> None:
+        """What was under way is complete, or void."""
+        self._under_way = None

@@ -23,7 +23,6 @@ from eps.cluster.choice import open_resources
 from eps.cluster.local import LocalResourceManager
 from eps.core import events as e
 from eps.core.events import ENDED_STATES, JobState
-from eps.core.history import ClockHistory
 from eps.core.job import Job
 from eps.core.types import Role
 from eps.errors import ConfigError, ResourceError, StorageError
@@ -138,7 +137,10 @@ class Master:
             self.put,
         )
         self._checkpoints = CheckpointFinisher(
-            runtime, open_checkpoints(runtime.checkpoints, STORE_PATIENCE_S), self._history_before, self.put
+            runtime,
+            open_checkpoints(runtime.checkpoints, STORE_PATIENCE_S),
+            lambda clock: self._state.progress.history.before(clock),
+            self.put,
         )
         beat_s = runtime.spec.member_timeout_s / BEATS
         self._pulse = Pulse(self._beat, min(BEAT_S, beat_s))
@@ -222,7 +224,7 @@ class Master:
         self._farewell()
         self._patiently(partial(self._exporter.close, BRINGING_S), SYNC_PATIENCE_S)
         self._patiently(self._checkpoints.close, SYNC_PATIENCE_S)
-        self._write_report()
+        self._patiently(self._write_report, REPORT_PATIENCE_S)
         self._patiently(self._bring_results, RESULTS_PATIENCE_S)
         if metrics is not None:
             metrics.close()
@@ -325,9 +327,6 @@ class Master:
                     self._ended = command
                     self._containers.end()
 
-    def _history_before(self, clock: int) -> ClockHistory:
-        return self._state.progress.history.before(clock)
-
     def _write_record(self, record: Mapping[str, Any], sync: bool) -> None:
         logger.info("M %s", record)
         if sync:
@@ -353,9 +352,6 @@ class Master:
                 self._step(event)
 
     def _write_report(self) -> None:
-        self._patiently(self._make_report, REPORT_PATIENCE_S)
-
-    def _make_report(self) -> None:
         with self._changed:
             exported = self._state.export.found
             report = records.report(

@@ -3,7 +3,7 @@
 One clock after the other is a :class:`Round`: read the parameters, compute, push.  :meth:`TrainingLoop.advance` does
 what can be done now; it neither sleeps nor starts a thread.  :meth:`TrainingLoop.run` waits between its calls.
 
-The loop's thread owns the arrays; the session's thread only changes the pure state, under one condition.
+The loop's thread owns the arrays; the session's thread only changes the pure state, under one lock.
 
 Source: EPS §2.2 Fig. 1b (six steps), §3.1.4 (active and inactive dataset), Figs 7, 8 and 11.
 """
@@ -11,21 +11,17 @@ Source: EPS §2.2 Fig. 1b (six steps), §3.1.4 (active and inactive dataset), Fi
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from eps.core import messages as m
-from eps.core.membership import Membership
-from eps.core.types import Address
 from eps.core.worker_state import Confirmation, Kept, Work, WorkerState
 from eps.errors import DeadlineError
 from eps.worker.compute import Computation, Contribution
 from eps.worker.plane import Exchange, ParameterPlane, Progress
 from eps.worker.program import Program
+from eps.worker.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
 
@@ -78,104 +74,33 @@ class TrainingLoop:
     Parameters
     ----------
     state : WorkerState
-    changed : threading.Condition
-        Held while ``state`` is used.
+    wakeup : Wakeup
     program : Program
     plane : ParameterPlane
     report : Reporter
-    now_s : callable
-        The worker's clock.
     """
 
     def __init__(
-        self,
-        state: WorkerState,
-        changed: threading.Condition,
-        program: Program,
-        plane: ParameterPlane,
-        report: Reporter,
-        now_s: Callable[[], float] = time.monotonic,
+        self, state: WorkerState, wakeup: Wakeup, program: Program, plane: ParameterPlane, report: Reporter
     ) -> None:
         self.state = state
-        self._changed = changed
-        self._program = program
+        self._wakeup = wakeup
+        self.program = program
         self._plane = plane
         self._report = report
-        self._now_s = now_s
         self._round: Round | None = None
         #: Of the clock that follows: its parameters as far as they have come, and what was computed with them; and the
         #: incarnation that they are of.
         self._next: tuple[int, Computation] | None = None
-        #: Counts what the session's thread says; -1 once it says that the worker is to stop.
-        self._news = 0
-        #: Of that, how much the loop has seen.
-        self._seen = 0
         #: Since when there has been nothing to do.
         self._idle_s: float | None = None
-
-    # ---- the session's thread
-
-    def on_membership(self, plan_id: int, membership: Membership) -> m.MembershipAcked:
-        """Take a membership in."""
-        with self._changed:
-            first = not self.state.memberships
-            acked = self.state.on_membership(membership, plan_id)
-            self._tell_loop()
-        if first:
-            self.prepare([membership.addresses[server] for server in membership.servers])
-        return acked
-
-    def inventory(self, recovery: int) -> m.Inventory:
-        """Stop what is under way, because members were lost, and say how far this worker is."""
-        with self._changed:
-            return self.state.inventory(recovery)
-
-    def prepare(self, addresses: Sequence[Address]) -> None:
-        """Connect to servers that there are, or that a plan is about to add, so that no iteration waits for it."""
-        self._plane.prepare(addresses)
-
-    def on_grant(self, grant: m.GrantHorizon) -> None:
-        """Take a horizon in."""
-        with self._changed:
-            self.state.on_grant(grant)
-            self._tell_loop()
-
-    def on_release(self, plan_id: int) -> None:
-        """Acknowledge a plan's release once no exchange of a clock before its commit is under way any more."""
-        with self._changed:
-            self.state.releases.ask(plan_id)
-            self._say_released()
-
-    def _say_released(self) -> None:
-        """Report the releases that have become true; called with the condition held."""
-        for report in self.state.released():
-            self._report(report)
-
-    def needed(self) -> tuple[int, ...]:
-        """Return the splits that must be in memory."""
-        with self._changed:
-            return self.state.needed()
-
-    def stop(self) -> None:
-        """Make the loop end soon."""
-        with self._changed:
-            self._news = -1
-            self._changed.notify_all()
-
-    def _tell_loop(self) -> None:
-        if self._news >= 0:
-            self._news += 1
-            self._changed.notify_all()
-
-    # ---- the loop's thread
 
     def run(self) -> None:
         """Compute what is owed until the worker is told to stop."""
         while (due_s := self.advance()) is not None:
             # An exchange waits by itself, for answers.
             if self._round is None or self._round.exchange is None:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._news != self._seen, max(0.0, due_s - self._now_s()))
+                self._wakeup.wait(due_s)
 
     def advance(self) -> float | None:
         """Do everything that can be done now.
@@ -193,10 +118,9 @@ class TrainingLoop:
             The master has granted no clock for too long.
         """
         while True:
-            with self._changed:
-                self._seen = self._news
-                if self._seen < 0:
-                    return None
+            if not self._wakeup.look():
+                return None
+            with self._wakeup.lock:
                 if self._round is not None and self._is_void(self._round):
                     logger.info("W[%s] begins again, members were lost: %s", self.state.name, self._round.work)
                     self._end()
@@ -210,7 +134,7 @@ class TrainingLoop:
                 return due_s
 
     def _is_void(self, current: Round) -> bool:
-        """Return whether members were lost so that a round must begin again; called with the condition held.
+        """Return whether members were lost so that a round must begin again; called with the lock held.
 
         A take-over in the same incarnation changes nothing about what is computed.
         """
@@ -220,7 +144,7 @@ class TrainingLoop:
         return current.epoch != self.state.epoch
 
     def _begin(self) -> None:
-        """Begin what is to be done now, if there is something; called with the condition held."""
+        """Begin what is to be done now, if there is something; called with the lock held."""
         work = self.state.begin()
         if work is None:
             return
@@ -228,28 +152,32 @@ class TrainingLoop:
         self._round = Round(work, self.state.epoch, self.state.memberships.incarnation, stage)
 
     def _end(self) -> None:
-        """End a round; called with the condition held."""
+        """End a round; called with the lock held."""
         self._round = None
         self.state.end()
         self._say_released()
 
+    def _say_released(self) -> None:
+        for report in self.state.released():
+            self._report(report)
+
     def _rest(self) -> float:
         """Do what can be done while nothing is due; return when the wait is too long."""
-        now_s = self._now_s()
-        with self._changed:
-            rests = self.state.rests and not self.state.must_confirm
+        now_s = self._wakeup.now_s()
+        with self._wakeup.lock:
+            rests = self.state.rests
             if rests:
                 self.state.outbox.forget_all()
             self._say_released()
         if rests:
             # The model is written now, by others: what this process held for computing is theirs.
             self._next = None
-            self._program.forget()
+            self.program.forget()
             self._plane.rest()
         if self._idle_s is None or rests:
             self._idle_s = now_s
         if now_s - self._idle_s >= HORIZON_DEADLINE_S:
-            raise DeadlineError(f"waited {HORIZON_DEADLINE_S:g} s for {self.state.waits_for()}")
+            raise DeadlineError(f"waited {HORIZON_DEADLINE_S:g} s for {self.state.duties.waits_for()}")
         return self._idle_s + HORIZON_DEADLINE_S
 
     # ---- a round
@@ -283,13 +211,16 @@ class TrainingLoop:
 
     def _load(self, work: Work) -> None:
         """Make the splits of a clock ready, and follow the membership that holds for it."""
-        with self._changed:
+        with self._wakeup.lock:
             newest = self.state.memberships.newest
         if newest.from_clock <= work.clock:
             self._plane.follow(newest)
-        if self._program.splits != work.splits:
-            self._program.load(work.splits)
-            logger.info("W[%s] clock %d: %s", self.state.name, work.clock, self._program.keep(self.needed()))
+        if self.program.splits != work.splits:
+            self.program.load(work.splits)
+            with self._wakeup.lock:
+                # What orders have made needed by now stays, too.
+                needed = self.state.duties.needed()
+            logger.info("W[%s] clock %d: %s", self.state.name, work.clock, self.program.keep(needed))
 
     def _coming(self, clock: int, current: Round) -> Computation:
         """Return where the parameters of a clock go: with what has come of them already, where that began before.
@@ -297,10 +228,10 @@ class TrainingLoop:
         Under BSP a version has the same bits on every server, so members that are lost meanwhile change nothing of it.
         """
         incarnation, found = self._next or (0, None)
-        if found is not None and incarnation == current.incarnation and self._program.is_for(found, clock):
+        if found is not None and incarnation == current.incarnation and self.program.is_for(found, clock):
             if found.complete or self.state.settings.bsp:
                 return found
-        begun = self._program.begin(clock, current.epoch)
+        begun = self.program.begin(clock, current.epoch)
         self._next = current.incarnation, begun
         return begun
 
@@ -309,35 +240,34 @@ class TrainingLoop:
         assert isinstance(work, Work) and computation is not None
         self._next = None
         if work.clock >= self.state.settings.iterations:
-            self._finish(current, work, self._program.measure(computation))
+            self._finish(current, work, self.program.measure(computation))
             return None
         current.contribution = computation.finish()
         current.computation = None
-        current.until_s = self._now_s() + self._program.pause_s(work.splits)
+        current.until_s = self._wakeup.now_s() + self.program.pause_s(work.splits)
         current.stage = Stage.PAUSE
         return None
 
     def _finish(self, current: Round, work: Work, results: tuple[m.SplitResult, ...]) -> None:
         """Report what was measured with the final parameters."""
-        with self._changed:
+        with self._wakeup.lock:
             if not self._is_void(current):
                 self._report(m.ClockReported(self.state.name, work.clock, results, current.incarnation))
-                self.state.computed(work.clock, work.splits)
-                self.state.done(work.clock)
+                self.state.duties.computed(work.clock, work.splits)
+                self.state.pushed(work.clock)
             self._end()
 
     def _pause(self, current: Round) -> float | None:
         """Let time pass; then keep what was computed, and go on to push it."""
         work, contribution = current.work, current.contribution
         assert isinstance(work, Work) and contribution is not None
-        if self._now_s() < current.until_s:
+        if self._wakeup.now_s() < current.until_s:
             return current.until_s
-        with self._changed:
+        with self._wakeup.lock:
             if self._is_void(current):
                 return None
             report = m.ClockReported(self.state.name, work.clock, contribution.results, current.incarnation)
-            self.state.outbox.add(Kept(contribution.clock, contribution.splits, report, contribution))
-            self.state.computed(work.clock, work.splits)
+            self.state.keep(Kept(work.clock, contribution.splits, report, contribution))
             current.contribution = None
             current.stage = Stage.PUSH
         return None
@@ -348,18 +278,17 @@ class TrainingLoop:
         assert isinstance(work, Work)
         clock = work.clock
         if current.exchange is None:
-            with self._changed:
-                if self.state.due_at(clock):
-                    # Lost members left something of this clock to this worker meanwhile.
-                    self._end()
+            with self._wakeup.lock:
+                if self._is_void(current):
                     return None
-                if not self._program.splits:
+                duties = self.state.duties
+                if not self.program.splits:
                     # The first splits of a newcomer begin later: a lost worker had pushed this clock's.
-                    self.state.done(clock)
+                    duties.done(clock)
                     self._end()
                     return None
                 following = clock + 1
-                asks = following <= self.state.horizon and self.state.active_at(following) == self._program.splits
+                asks = following <= duties.horizon and duties.active_at(following) == self.program.splits
             current.computation = self._coming(following, current) if asks else None
             min_clock = self.state.settings.min_clock_to_read(following)
             self._exchange(current, clock, current.computation, following, min_clock)
@@ -369,21 +298,21 @@ class TrainingLoop:
         """Wait, before leaving, until what was pushed is in the parameters of the next clock everywhere."""
         clock = current.work.clock
         if current.exchange is None:
-            read = self._program.begin(clock, current.epoch)
+            read = self.program.begin(clock, current.epoch)
             read.drop_splits()
             self._exchange(current, clock, read, clock, clock)
         return self._go_on(current)
 
     def _exchange(self, current: Round, up_to: int, get: Computation | None, clock: int, min_clock: int) -> None:
         """Begin to push what some owner lacks of the clocks up to ``up_to``, and to read ``clock``."""
-        with self._changed:
+        with self._wakeup.lock:
             # Of what was computed for a later clock than a lost worker left to this one, nothing can be taken yet.
             put = self.state.outbox.unpushed(up_to)
         current.exchange = self._plane.exchange(put, get, clock, min_clock)
-        with self._changed:
+        with self._wakeup.lock:
             for report in self.state.outbox.untold():
                 # The next grant follows from this report: the fewer clocks are granted, the sooner it is wanted.
-                self._report(report, can_wait=self.state.horizon - report.clock > NEAR_HORIZON_CLOCKS)
+                self._report(report, can_wait=self.state.duties.horizon - report.clock > NEAR_HORIZON_CLOCKS)
 
     def _go_on(self, current: Round) -> float | None:
         """Let an exchange go on; take in what it came to."""
@@ -392,7 +321,7 @@ class TrainingLoop:
         progress = exchange.advance()
         if progress is Progress.UNDER_WAY:
             return exchange.due_s
-        with self._changed:
+        with self._wakeup.lock:
             if not self._is_void(current):
                 current.exchange = None
                 if progress is Progress.COMPLETE:
@@ -401,7 +330,7 @@ class TrainingLoop:
         return None
 
     def _take_in(self, current: Round, progress: Progress) -> None:
-        """Go on after a complete exchange; called with the condition held."""
+        """Go on after a complete exchange; called with the lock held."""
         work, computation = current.work, current.computation
         if isinstance(work, Confirmation):
             # Where the clock has passed, an answer was lost, and the others went on without the one that leaves.
@@ -417,10 +346,5 @@ class TrainingLoop:
         else:
             if computation is not None:
                 self.state.read(computation.clock)
-            if self.state.clock == work.clock:
-                self.state.done(work.clock)
+            self.state.pushed(work.clock)
             self._end()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._plane.close()

@@ -25,9 +25,8 @@ from eps.net.security.credentials import Security
 from eps.spec.runtime import Runtime
 from eps.system.logs import set_up_logging
 from eps.worker.datasets import Datasets
-from eps.worker.program import Program
-from eps.worker.shell import WorkerShell, make_loop
-from eps.worker.transfers import TRANSFER_TIMEOUT_S, SplitTransfers
+from eps.worker.shell import WorkerShell, make_shell
+from eps.worker.transfers import TRANSFER_TIMEOUT_S
 
 if TYPE_CHECKING:
     from eps.cluster.supervisor.context import ContainerContext
@@ -43,9 +42,6 @@ class Worker:
         self._security = Security.of_job(context.job_dir)
         self._van = NegotiatedVan(self._security)
         self._shell: WorkerShell | None = None
-        self._program: Program | None = None
-        self._transfers: SplitTransfers | None = None
-        self._session: MemberSession | None = None
         self._ready = threading.Event()
         self._ended = threading.Event()
         self._exit_code = 0
@@ -63,7 +59,6 @@ class Worker:
             self._security,
             find=master_finder(self._context.job_dir),
         )
-        self._session = session
         welcome = session.open(self._on_order, self._on_session_end)()
         self.name = welcome.name
         runtime = Runtime.from_json(welcome.job_json).within(self._context.job_dir)
@@ -71,14 +66,12 @@ class Worker:
         self._van.restrict_to(runtime.spec.van)
         self._van.on_reached = lambda peer, way: session.report(m.PeerReached(self.name, peer, way), can_wait=True)
         datasets = Datasets(runtime, runtime.job_dir / "containers" / self._context.container_id / "splits")
-        loop, self._program = make_loop(runtime, self.name, self._van, datasets, session.report)
-        loop.prepare([Address(server.host, server.port) for server in welcome.servers])
-        self._transfers = SplitTransfers(self.name, self._van, datasets, session.report)
-        self._shell = WorkerShell(self.name, loop, datasets, self._transfers, session.report)
+        self._shell = shell = make_shell(runtime, self.name, self._van, datasets, session.report)
+        shell.prepare([Address(server.host, server.port) for server in welcome.servers])
         self._ready.set()
         logger.info("W[%s] M ready at %s", self.name, listener.address)
         try:
-            loop.run()
+            shell.loop.run()
         except Exception as error:
             # A user's model may raise anything; the master must know why this worker stops.
             if not self._ended.is_set():
@@ -109,7 +102,7 @@ class Worker:
         self._exit_code = exit_code
         self._ended.set()
         if self._shell is not None:
-            self._shell.loop.stop()
+            self._shell.stop()
         if not self._ready.is_set():
             # Told to end before the welcome: nothing was begun that would need an orderly end.
             os._exit(exit_code)
@@ -119,11 +112,8 @@ class Worker:
     def _handle(self, message: Message, reply: ReplyTo) -> None:
         if not self._ready.wait(TRANSFER_TIMEOUT_S):
             raise ProtocolError("this worker is not ready to receive splits")
-        assert self._shell and self._program and self._transfers and self._session
-        received = self._transfers.receive(message)
-        if not self._shell.loop.state.memberships:
-            self._program.warm_up(received.split)
-        self._session.report(received)
+        assert self._shell is not None
+        self._shell.receive(message)
         reply.send(Message(simple("done")))
 
 

@@ -38,7 +38,7 @@ class Program:
         self._datasets = datasets
         self._empty = empty
         self._active: ActiveSet | None = None
-        #: Taken by the first who warms up, and never released.
+        #: The first call of :meth:`warm_up` takes it, and never releases it.
         self._cold = threading.Lock()
 
     @property
@@ -84,10 +84,10 @@ class Program:
         return measure(self._runtime, computation.active, computation.parameters)
 
     def warm_up(self, split: int) -> None:
-        """Compute a split once with made-up parameters, in a worker that is being added.
+        """Compute a split once with made-up parameters, the first time that this is called.
 
-        The commit waits for it, training does not.  Memory and code are warm then at the first clock, where all members
-        would wait: memory that the system must find first can take longer than an iteration of a large model.
+        Memory and code are warm then at the first clock, where all members would wait: memory that the system must find
+        first can take longer than an iteration of a large model.
         """
         if not self._cold.acquire(blocking=False):
             return

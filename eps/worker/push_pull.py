@@ -9,9 +9,8 @@ Source: EPS §2.2 Fig. 1b steps 1, 5 and 6, Fig. 7; design section 6.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -27,6 +26,7 @@ from eps.pb import data_pb2 as pb
 from eps.worker.compute import Computation, Contribution
 from eps.worker.plane import Progress
 from eps.worker.program import Program
+from eps.worker.wakeup import Wakeup
 from eps.worker.wire import Sent, Wire
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 PartT = TypeVar("PartT", PushPart, PullPart)
 Part = PushPart | PullPart
 
-#: A part that no membership can place is given up so long after the job master would have been.
+#: Added to the time that members wait for a job master: then a part that no membership places is given up.
 ROUTING_GRACE_S = 30.0
 #: Refused parts are sent again so much later: the membership that places them is on its way.
 RETRY_S = 0.02
@@ -52,7 +52,7 @@ class Patience:
 
     #: Until a clock is complete everywhere.
     exchange_s: float
-    #: Until a membership places a part; without a master no part is placed anew.
+    #: Until a membership places a part; without a master there is no new membership.
     routing_s: float
 
 
@@ -62,13 +62,10 @@ class PushPull:
     Parameters
     ----------
     state : WorkerState
-    lock : threading.Condition
-        Held while ``state`` is used: the session's thread changes it.
+    wakeup : Wakeup
     program : Program
     wire : Wire
     patience : Patience
-    now_s : callable
-        The worker's clock.
     skip_unchanged : bool
         Servers need not send again what a worker has.
     """
@@ -76,20 +73,19 @@ class PushPull:
     def __init__(
         self,
         state: WorkerState,
-        lock: threading.Condition,
+        wakeup: Wakeup,
         program: Program,
         wire: Wire,
         patience: Patience,
-        now_s: Callable[[], float],
         *,
         skip_unchanged: bool = False,
     ) -> None:
         self.state = state
-        self.lock = lock
+        self.lock = wakeup.lock
+        self.now_s = wakeup.now_s
         self.program = program
         self.wire = wire
         self.patience = patience
-        self.now_s = now_s
         self.skip_unchanged = skip_unchanged
         #: Key sets that servers know; a registration moves with its partition.
         self.known: set[tuple[int, bytes]] = set()
@@ -299,7 +295,7 @@ class PushPullExchange:
             raise ProtocolError(f"{server}: {refusal.error}")
         if refusal.HasField("membership"):
             membership = membership_from_pb(refusal.membership)
-            # One that takes over from lost members comes with the master's order, which sees to the data it needs.
+            # A take-over comes with the master's order, which loads the splits that it needs.
             if not membership.takes_over:
                 self._plane.state.on_membership(membership)
         if refusal.unknown_keyset:

@@ -5,20 +5,22 @@ Source: EPS §2.2, §3.1.2 (worker-to-worker transmission of splits).
 
 from __future__ import annotations
 
-import threading
-import time
+from collections.abc import Iterable
 from typing import Protocol
 
 from eps.core import messages as m
-from eps.core.types import MemberId, Role
+from eps.core.membership import Membership
+from eps.core.types import Address, MemberId, Role
 from eps.core.worker_state import WorkerState
-from eps.net.arrays.api import Van
+from eps.net.arrays.api import Message, Van
 from eps.spec.runtime import Runtime
 from eps.worker.datasets import Datasets
 from eps.worker.loop import Reporter, TrainingLoop
+from eps.worker.plane import ParameterPlane
 from eps.worker.program import Program
 from eps.worker.push_pull import ROUTING_GRACE_S, Patience, PushPull
-from eps.worker.transfers import Transfers
+from eps.worker.transfers import SplitTransfers, Transfers
+from eps.worker.wakeup import Wakeup
 from eps.worker.wire import ServerWire
 
 
@@ -36,22 +38,31 @@ class Disk(Protocol):
 
 
 class WorkerShell:
-    """Executes the orders of the master, on the session's thread.
+    """Executes the orders of the master, on the session's thread, beside the training loop.
 
     Parameters
     ----------
-    name : str
     loop : TrainingLoop
+    wakeup : Wakeup
+    plane : ParameterPlane
     datasets : Disk
     transfers : Transfers
     report : Reporter
     """
 
     def __init__(
-        self, name: MemberId, loop: TrainingLoop, datasets: Disk, transfers: Transfers, report: Reporter
+        self,
+        loop: TrainingLoop,
+        wakeup: Wakeup,
+        plane: ParameterPlane,
+        datasets: Disk,
+        transfers: Transfers,
+        report: Reporter,
     ) -> None:
-        self.name = name
         self.loop = loop
+        self.state = loop.state
+        self._wakeup = wakeup
+        self._plane = plane
         self._datasets = datasets
         self._transfers = transfers
         self._report = report
@@ -62,21 +73,15 @@ class WorkerShell:
         """Do what the master says."""
         match order:
             case m.GrantHorizon():
-                self.loop.on_grant(order)
+                with self._wakeup.lock:
+                    self.state.duties.on_grant(order)
+                self._wakeup.tell()
             case m.UpdateMembership(plan_id, membership):
-                # The data must be there before the acknowledgement: the commit's clock may come at once.
-                if membership.version == 1 or membership.takes_over:
-                    for split in membership.splits.active_on(self.name):
-                        self._datasets.load_initial(split)
-                self._datasets.close_plan(plan_id, keep=True)
-                acked = self.loop.on_membership(plan_id, membership)
-                for split in self.loop.needed():
-                    self._datasets.activate(split)
-                self._report(acked)
+                self._follow(plan_id, membership)
             case m.UpdateLists(plan_id, added):
                 servers = [entry.address for entry in added if Role.SERVER in entry.roles]
-                self.loop.prepare(servers)
-                self._report(m.ListsUpdated(self.name, plan_id))
+                self._plane.prepare(servers)
+                self._report(m.ListsUpdated(self.state.name, plan_id))
             case m.SendSplits(plan_id, transfers):
                 for target in transfers:
                     if self._is_new(plan_id, target.item):
@@ -86,13 +91,36 @@ class WorkerShell:
                     if self._is_new(plan_id, split):
                         self._transfers.load(plan_id, split)
             case m.TakeInventory(recovery):
-                self._report(self.loop.inventory(recovery))
+                with self._wakeup.lock:
+                    inventory = self.state.inventory(recovery)
+                self._report(inventory)
             case m.AbortPlan(plan_id):
                 self._datasets.close_plan(plan_id, keep=False)
                 self._forget(plan_id)
             case m.ReleasePlan(plan_id, _):
-                self.loop.on_release(plan_id)
+                with self._wakeup.lock:
+                    self.state.releases.ask(plan_id)
+                    for report in self.state.released():
+                        self._report(report)
                 self._forget(plan_id)
+
+    def _follow(self, plan_id: int, membership: Membership) -> None:
+        """Take a membership in, once its data is here: the commit's clock may come at once."""
+        name = self.state.name
+        if membership.version == 1 or membership.takes_over:
+            for split in membership.splits.active_on(name):
+                self._datasets.load_initial(split)
+        self._datasets.close_plan(plan_id, keep=True)
+        with self._wakeup.lock:
+            first = not self.state.memberships
+            acked = self.state.on_membership(membership, plan_id)
+            needed = self.state.duties.needed()
+        self._wakeup.tell()
+        if first:
+            self._plane.prepare([membership.addresses[server] for server in membership.servers])
+        for split in needed:
+            self._datasets.activate(split)
+        self._report(acked)
 
     def _is_new(self, plan_id: int, split: int) -> bool:
         """Return whether a transfer has not begun: the master repeats its order while a split is missing."""
@@ -106,21 +134,38 @@ class WorkerShell:
         self._transfers.forget(plan_id)
         self._under_way = {(plan, split) for plan, split in self._under_way if plan > plan_id}
 
+    def receive(self, message: Message) -> None:
+        """Take a split that another worker sends, on a thread of the data plane.
 
-def make_loop(
-    runtime: Runtime, name: MemberId, van: Van, datasets: Datasets, report: Reporter
-) -> tuple[TrainingLoop, Program]:
-    """Return the loop of a worker that trains over a van, and its program."""
-    state, changed = WorkerState(name, runtime.settings), threading.Condition()
-    program = Program(runtime, datasets, van.empty)
+        Raises
+        ------
+        EpsError
+            It is not a split, or not one that this worker is to have.
+        """
+        received = self._transfers.receive(message)
+        if not self.state.memberships:
+            # It is being added: the commit waits for it, training does not.
+            self.loop.program.warm_up(received.split)
+        self._report(received)
+
+    def prepare(self, servers: Iterable[Address]) -> None:
+        """Begin to connect to servers that there are, for a worker that joins a job that trains."""
+        self._plane.prepare(servers)
+
+    def stop(self) -> None:
+        """Make the loop end soon."""
+        self._wakeup.stop()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._plane.close()
+
+
+def make_shell(runtime: Runtime, name: MemberId, van: Van, datasets: Datasets, report: Reporter) -> WorkerShell:
+    """Return the shell of a worker that trains over a van."""
+    state, wakeup, program = WorkerState(name, runtime.settings), Wakeup(), Program(runtime, datasets, van.empty)
+    wire = ServerWire(van, runtime.lean, runtime.longest_partition)
     patience = Patience(runtime.spec.exchange_timeout_s, runtime.spec.master_timeout_s + ROUTING_GRACE_S)
-    plane = PushPull(
-        state,
-        changed,
-        program,
-        ServerWire(van, runtime.lean, runtime.longest_partition),
-        patience,
-        time.monotonic,
-        skip_unchanged=runtime.lean.skip_unchanged,
-    )
-    return TrainingLoop(state, changed, program, plane, report), program
+    plane = PushPull(state, wakeup, program, wire, patience, skip_unchanged=runtime.lean.skip_unchanged)
+    loop = TrainingLoop(state, wakeup, program, plane, report)
+    return WorkerShell(loop, wakeup, plane, datasets, SplitTransfers(name, van, datasets, report), report)

@@ -34,6 +34,9 @@ class Transfers(Protocol):
     def load(self, plan_id: int, split: int) -> None:
         """Read a split that is on this worker's disk; returns at once."""
 
+    def receive(self, message: Message) -> m.SplitReceived:
+        """Take a split that another worker sends; return what to report of it."""
+
     def forget(self, plan_id: int) -> None:
         """End what belongs to a plan; plans come one after the other."""
 

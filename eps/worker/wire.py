@@ -27,7 +27,7 @@ from eps.pb import control_pb2
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
-#: A wait for answers ends so early, so that whoever waits sees what else has changed.
+#: A wait for answers ends after this long, so that the loop sees what else has changed.
 LOOK_S = 0.02
 
 
@@ -119,6 +119,10 @@ class ServerWire:
 
     def send(self, message: Sent) -> None:
         """Send a message, or let it wait until its server is connected."""
+        if any(lost.address == message.address for lost in self._lost):
+            # It cannot be reached now: further tries would hold up messages to others.
+            self._lost.append(message)
+            return
         connection = self._connections.get(message.address)
         if connection is not None and connection.closed:
             self._connections.pop(message.address).close()

@@ -37,14 +37,14 @@ def lose_the_first_worker(master: ScriptedMaster, *, taken: bool) -> None:
         master.acknowledge()
 
 
-def fall_silent(master: ScriptedMaster, *names: str) -> None:
-    """Let members fall silent one after the other; then their containers are killed."""
+def fall_silent(master: ScriptedMaster, *names: str, taken: bool = False) -> None:
+    """Let members fall silent one after the other; then their containers are killed, or were taken."""
     master.now_s += INCIDENT_S
     containers = [master.container_of(name) for name in names]
     for container in containers:
         master.step(e.MemberLost(container, "was silent for 3 s"), after_s=0.3)
     for container in containers:
-        master.step(e.ContainerExited(container, "was killed by the job master"))
+        master.step(e.ContainerExited(container, "was killed by the job master", taken))
 
 
 # ---- while the job starts
@@ -77,6 +77,14 @@ def test_machine_that_falls_silent_with_its_members_while_a_job_starts_is_one_in
     assert master.state.state is JobState.STARTING
     fall_silent(master, "worker-1")
     assert master.state.state is JobState.FAILED and "was silent for 3 s; 3 failures" in master.state.reason
+
+
+def test_member_counts_by_how_its_container_ended_not_by_its_silence_that_was_noticed_first() -> None:
+    master = begun()
+    for _ in range(2 * MOST_INCIDENTS_AT_START):
+        master.register("worker-1")
+        fall_silent(master, "worker-1", taken=True)
+    assert master.state.state is JobState.STARTING
 
 
 def test_members_that_crash_together_are_one_incident_and_end_the_job_when_that_happens_again() -> None:
@@ -124,3 +132,20 @@ def test_members_that_crash_end_a_job_as_soon_whatever_is_taken_between() -> Non
         lost == 2 * MOST_INCIDENTS - 1
         and f"{MOST_INCIDENTS} failures without one complete clock" in master.state.reason
     )
+
+
+def test_silent_member_counts_when_its_container_has_ended() -> None:
+    master = running(followers=1)
+    for _ in range(MOST_INCIDENTS):
+        master.now_s += INCIDENT_S
+        name = master.membership.workers[0]
+        container = master.container_of(name)
+        master.step(e.MemberLost(container, "was silent for 3 s"))
+        assert master.state.state is JobState.RUNNING
+        master.answer_inventories()
+        inquiry = master.state.recovery.inquiry
+        for newcomer in list(inquiry.newcomers) if inquiry is not None else ():
+            master.register(newcomer)
+        master.acknowledge()
+        master.step(e.ContainerExited(container, "was killed by the job master"))
+    assert master.state.state is JobState.FAILED and "was silent for 3 s; 12 failures" in master.state.reason

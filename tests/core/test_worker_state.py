@@ -12,7 +12,7 @@ from eps.core.membership import Membership
 from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
-from eps.core.worker_state import Confirmation, Kept, Work, WorkerState
+from eps.core.worker_state import Confirmation, Duties, Kept, Work, WorkerState
 
 BSP = CoreSettings(num_splits=4, num_partitions=2, iterations=10, reproducible=False)
 
@@ -32,21 +32,29 @@ V2 = membership(2, 3, ("worker-1", "worker-3", "worker-2", "worker-2"), ("server
 V3 = membership(3, 5, ("worker-2", "worker-3", "worker-2", "worker-3"), ("server-1", "server-2"))
 
 
-def worker(name: str = "worker-1", settings: CoreSettings = BSP, horizon: int = 20) -> WorkerState:
-    state = WorkerState(name, settings)
+def worker(name: str = "worker-1", settings: CoreSettings = BSP, horizon: int = 20) -> Duties:
+    state = Duties(name, settings)
     state.on_membership(V1)
     state.on_grant(m.GrantHorizon(horizon, 0, 1))
     return state
 
 
-def finish(state: WorkerState, clock: int) -> None:
+def whole(name: str = "worker-1", settings: CoreSettings = BSP, horizon: int = 20) -> WorkerState:
+    """Return the whole state of a worker."""
+    state = WorkerState(name, settings)
+    state.on_membership(V1)
+    state.duties.on_grant(m.GrantHorizon(horizon, 0, 1))
+    return state
+
+
+def finish(state: Duties, clock: int) -> None:
     """Compute and push a clock."""
     state.computed(clock, state.due_at(clock))
     assert state.done(clock)
 
 
 def test_worker_waits_for_a_membership_then_for_the_horizon() -> None:
-    state = WorkerState("worker-1", BSP)
+    state = Duties("worker-1", BSP)
     before = state.next_work(), state.waits_for()
     state.on_membership(V1)
     without = state.next_work(), state.waits_for()
@@ -91,7 +99,7 @@ def test_grants_and_memberships_in_any_order_lead_to_the_same_horizon() -> None:
         versions = [v.version for v in order if isinstance(v, Membership)]
         if versions != sorted(versions):
             continue
-        state = WorkerState("worker-1", BSP)
+        state = Duties("worker-1", BSP)
         for arrival in order:
             if isinstance(arrival, Membership):
                 state.on_membership(arrival)
@@ -103,7 +111,7 @@ def test_grants_and_memberships_in_any_order_lead_to_the_same_horizon() -> None:
 
 
 def test_splits_change_hands_at_one_clock() -> None:
-    donor, receiver = worker(), WorkerState("worker-3", BSP)
+    donor, receiver = worker(), Duties("worker-3", BSP)
     for state in (donor, receiver):
         state.on_membership(V2)
     receiver.on_grant(m.GrantHorizon(20, 0, 2))
@@ -118,7 +126,7 @@ def test_splits_to_come_are_needed_in_memory_already() -> None:
     state.on_membership(V3)
 
     assert state.needed() == (0, 2, 3)
-    assert WorkerState("worker-9", BSP).needed() == ()
+    assert Duties("worker-9", BSP).needed() == ()
 
 
 def test_bsp_requests_go_where_the_clock_says_and_others_where_the_newest_membership_says() -> None:
@@ -206,7 +214,7 @@ def test_work_says_how_stale_its_reads_may_be(staleness: int, min_clocks: list[i
 
 def test_a_plans_commit_that_comes_late_keeps_no_worker_from_being_released_that_left_before_it() -> None:
     """A member was lost before the plan's clock: the recovery's membership holds at once, with who leaves left out."""
-    state = worker("worker-1")
+    state = whole("worker-1")
     state.on_membership(V2)
     state.on_membership(V3, 7)
     state.releases.ask(7)
@@ -216,17 +224,17 @@ def test_a_plans_commit_that_comes_late_keeps_no_worker_from_being_released_that
     state.on_membership(V3, 7)
 
     assert before == []
-    assert state.left and state.clock == 2
+    assert state.duties.left and state.duties.clock == 2
     assert state.released() == [m.PlanReleased("worker-1", 7)]
 
 
 def test_a_plan_is_released_once_its_clock_has_come_and_at_once_where_it_is_asked_again() -> None:
-    state = worker("worker-1")
+    state = whole("worker-1")
     state.on_membership(V2, 7)
     state.releases.ask(7)
     for clock in range(V2.from_clock):
         assert state.released() == []
-        finish(state, clock)
+        finish(state.duties, clock)
     released, again = state.released(), state.released()
     state.releases.ask(7)
 
@@ -240,13 +248,12 @@ def test_a_plan_is_released_once_its_clock_has_come_and_at_once_where_it_is_aske
 def computed(state: WorkerState, clock: int, splits: tuple[int, ...] = (0, 1)) -> Kept:
     """Compute a clock, and keep what it gave."""
     kept = Kept(clock, splits, m.ClockReported(state.name, clock, (), 0), "arrays")
-    state.outbox.add(kept)
-    state.computed(clock, splits)
+    state.keep(kept)
     return kept
 
 
 def test_what_is_computed_is_reported_once_and_pushed_to_the_owners_that_lack_it() -> None:
-    state = worker()
+    state = whole()
     kept = computed(state, 0)
 
     assert state.outbox.untold() == [kept.report] and state.outbox.untold() == []
@@ -261,14 +268,14 @@ def test_what_is_computed_is_reported_once_and_pushed_to_the_owners_that_lack_it
 
 def test_partition_that_was_read_has_everything_of_the_clocks_before_under_bsp_only() -> None:
     for settings, missing in ((BSP, [0]), (replace(BSP, staleness=2), [0, 1])):
-        state = worker(settings=settings)
+        state = whole(settings=settings)
         kept = computed(state, 0)
         state.outbox.on_read(1, 1)
         assert state.outbox.missing(kept) == missing
 
 
 def test_without_bsp_what_every_owner_has_is_not_kept() -> None:
-    state = worker(settings=replace(BSP, staleness=2))
+    state = whole(settings=replace(BSP, staleness=2))
     first, second = computed(state, 0), computed(state, 1)
     state.outbox.on_pushed([first])
 
@@ -276,11 +283,11 @@ def test_without_bsp_what_every_owner_has_is_not_kept() -> None:
 
 
 def test_loss_of_an_owner_makes_its_partitions_be_pushed_again_by_the_new_owner() -> None:
-    state = worker(horizon=0)
+    state = whole(horizon=0)
     state.on_membership(replace(V2, from_clock=0))
     kept = computed(state, 0)
     state.outbox.on_pushed([kept])
-    assert state.done(0)
+    assert state.duties.done(0)
 
     lost = replace(membership(3, 0, V2.splits.active), split_clocks=(0, 0, 0, 0), recovery=1)
     assert state.memberships.newest.partitions.owners == ("server-1", "server-2")
@@ -291,7 +298,7 @@ def test_loss_of_an_owner_makes_its_partitions_be_pushed_again_by_the_new_owner(
 
 
 def test_nothing_begins_between_an_inventory_and_the_membership_that_takes_over() -> None:
-    state = worker()
+    state = whole()
     assert state.begin() == Work(0, (0, 1), 0)
     epoch = state.epoch
     assert state.inventory(1) == m.Inventory("worker-1", 1, -1)
@@ -305,14 +312,14 @@ def test_nothing_begins_between_an_inventory_and_the_membership_that_takes_over(
 
 def test_worker_that_leaves_reads_once_more_where_a_follower_could_lack_what_it_pushed() -> None:
     for followers in (0, 1):
-        state = worker(settings=replace(BSP, followers=followers))
+        state = whole(settings=replace(BSP, followers=followers))
         state.on_membership(V2)
         state.on_membership(replace(V3, from_clock=3), 7)
         state.releases.ask(7)
         for clock in range(3):
-            computed(state, clock, state.due_at(clock))
-            assert state.done(clock)
-        assert state.left and len(state.outbox) == 3
+            computed(state, clock, state.duties.due_at(clock))
+            assert state.duties.done(clock)
+        assert state.duties.left and len(state.outbox) == 3
         if followers:
             assert state.released() == [] and state.begin() == Confirmation(3)
             state.read(3)
@@ -322,10 +329,10 @@ def test_worker_that_leaves_reads_once_more_where_a_follower_could_lack_what_it_
 
 
 def test_plan_is_released_beside_an_exchange_that_has_nothing_to_do_with_the_clocks_before() -> None:
-    state = worker()
+    state = whole()
     state.on_membership(V2, 7)
     for clock in range(3):
-        finish(state, clock)
+        finish(state.duties, clock)
     kept = computed(state, 2, (0,))
     assert state.begin() == Work(3, (0,), 3)
     state.releases.ask(7)

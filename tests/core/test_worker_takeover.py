@@ -10,8 +10,9 @@ import pytest
 from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.settings import UNBOUNDED, CoreSettings
-from eps.core.worker_state import Work, WorkerState
+from eps.core.worker_state import Duties, Work, WorkerState
 from tests.core.test_worker_state import BSP, V1, finish, membership, worker
+from tests.core.test_worker_state import whole as whole_worker
 
 SSP = CoreSettings(num_splits=4, num_partitions=2, iterations=10, staleness=2, reproducible=False)
 ASP = CoreSettings(num_splits=4, num_partitions=2, iterations=10, staleness=UNBOUNDED, reproducible=False)
@@ -147,13 +148,14 @@ def test_membership_that_was_to_hold_later_holds_at_once_after_a_loss() -> None:
 
 
 def test_worker_that_learns_of_the_job_by_a_takeover_begins_with_it() -> None:
-    state = WorkerState(W3, BSP)
+    whole = WorkerState(W3, BSP)
+    state = whole.duties
 
-    state.on_membership(takeover(2, (W3, W3, W2, W2), (4, 4, 4, 4)))
+    whole.on_membership(takeover(2, (W3, W3, W2, W2), (4, 4, 4, 4)))
     state.on_grant(m.GrantHorizon(9, 4, 2))
 
     assert state.next_work() == Work(4, (0, 1), 4)
-    assert state.read_clock == 3
+    assert whole.read_clock == 3
 
 
 def test_worker_that_leaves_has_nothing_to_do_once_others_took_over() -> None:
@@ -168,20 +170,21 @@ def test_worker_that_leaves_has_nothing_to_do_once_others_took_over() -> None:
 
 
 def test_job_that_goes_back_begins_anew_and_nothing_of_before_counts() -> None:
-    state = worker(horizon=9)
+    state = whole_worker(horizon=9)
+    duties = state.duties
     for clock in range(6):
-        finish(state, clock)
+        finish(duties, clock)
     state.read_clock = 5
 
     state.on_membership(takeover(2, (W1, W1, W2, W2), (2, 2, 3, 3), incarnation=1, goes_back=True))
-    late = state.horizon, state.next_work()
-    state.on_grant(m.GrantHorizon(12, 6, 1))
-    void = state.horizon
-    state.on_grant(m.GrantHorizon(4, 2, 2))
+    late = duties.horizon, duties.next_work()
+    duties.on_grant(m.GrantHorizon(12, 6, 1))
+    void = duties.horizon
+    duties.on_grant(m.GrantHorizon(4, 2, 2))
 
-    assert (late, void, state.horizon) == ((1, None), 1, 4)
+    assert (late, void, duties.horizon) == ((1, None), 1, 4)
     assert (state.memberships.incarnation, state.read_clock, state.memberships.recovery) == (1, 1, 2)
-    assert state.next_work() == Work(2, (0, 1), 2)
+    assert duties.next_work() == Work(2, (0, 1), 2)
 
 
 def test_takeover_is_acknowledged_each_time_and_counts_once() -> None:
@@ -216,7 +219,7 @@ def test_any_losses_leave_no_clock_of_any_split_out(settings: CoreSettings) -> N
         active = tuple(random.choice(names) for _ in range(4))
         active = (W1, *active[1:])
         first = membership(1, 0, active)
-        states = {n: WorkerState(n, settings) for n in first.workers}
+        states = {n: Duties(n, settings) for n in first.workers}
         done = {(split): 0 for split in range(4)}
         for state in states.values():
             state.on_membership(first)

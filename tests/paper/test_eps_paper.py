@@ -19,7 +19,7 @@ from eps.core.server_state import Holding, ServerState
 from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable, SplitTable, spread_evenly
 from eps.core.types import Address, Role, Team
-from eps.core.worker_state import WorkerState
+from eps.core.worker_state import Duties
 from tests.core.scripted import ScriptedMaster
 
 W1, W2, W3, W4 = (f"worker-{i}" for i in range(1, 5))
@@ -107,7 +107,7 @@ def test_figure_1_worker_list_and_server_list_say_who_holds_what() -> None:
 
 def test_figure_1b_worker_computes_its_splits_of_a_clock_when_the_servers_reached_it() -> None:
     """§2.2, Fig. 1(b) steps 3 to 6: the clock list holds a clock for each server and is judged before computing."""
-    worker = WorkerState(W1, SETTINGS)
+    worker = Duties(W1, SETTINGS)
     worker.on_membership(job_of_figure_4())
     worker.on_grant(m.GrantHorizon(10, 0, 1))
     worker.computed(0, worker.due_at(0))
@@ -200,7 +200,7 @@ def test_figures_6_and_8_follow_from_one_rule_and_two_named_orders() -> None:
 
 def test_figure_7_server_list_and_clock_list_of_w1_gain_s4() -> None:
     """§3.2, Fig. 7: from the commit clock on, updates of P3 and P5 go to S4."""
-    worker = WorkerState(W1, SETTINGS)
+    worker = Duties(W1, SETTINGS)
     worker.on_membership(job_of_figure_4())
     worker.on_grant(m.GrantHorizon(20, 0, 1))
 
@@ -232,7 +232,7 @@ def test_figure_9_clock_list_of_s1_gains_w4_with_its_three_splits() -> None:
 def test_figure_9_w4_computes_from_the_commit_clock_on_and_donors_until_then() -> None:
     """§3.2, Figs 8 and 9: one clock divides donor and receiver."""
     membership = with_w4(job_of_figure_4(), from_clock=5)
-    donor, newcomer = WorkerState(W1, SETTINGS), WorkerState(W4, SETTINGS)
+    donor, newcomer = Duties(W1, SETTINGS), Duties(W4, SETTINGS)
     donor.on_membership(job_of_figure_4())
 
     donor.on_membership(membership)
@@ -363,7 +363,7 @@ def test_sentence_removed_server_is_in_no_list_afterwards() -> None:
     master.carry_out(Change(Operation.REMOVE_SERVERS, 1, (S3,)))
 
     assert [entry.name for entry in master.membership.server_list()] == [S1, S2]
-    worker = WorkerState(W1, SETTINGS)
+    worker = Duties(W1, SETTINGS)
     worker.on_membership(master.membership)
     assert set(worker.memberships.clock_list({})) == {S1, S2}
 

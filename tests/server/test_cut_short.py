@@ -22,7 +22,7 @@ from eps.net.messages.exchange import PullPart, PushPart, build_exchange, parse_
 from eps.server.shell import ServerShell
 from eps.spec.runtime import Runtime
 from eps.system.waits import wait_for
-from eps.worker.shell import make_loop
+from eps.worker.shell import make_shell
 from tests.server import test_shell, test_training_in_process
 
 TIMEOUT_S = 10.0
@@ -39,6 +39,12 @@ class Data:
         return self._splits[split]
 
     def keep_active(self, wanted: object) -> None:
+        pass
+
+    def load_initial(self, split: int) -> None:
+        pass
+
+    def close_plan(self, plan_id: int, keep: bool) -> None:
         pass
 
     def describe(self) -> str:
@@ -148,35 +154,35 @@ def test_a_worker_pushes_a_clock_to_the_copy_that_lacks_it_also_where_it_has_rea
         False, partitions=2, servers=2, workers=1, followers=1, optimizer="sgd"
     )
     servers = Servers(runtime, (W1,), runtime.settings.num_splits)
-    worker = make_loop(runtime, W1, servers.van, Data(), lambda report, can_wait=False: None)[0]  # type: ignore[arg-type]
-    worker.on_membership(0, servers.first)
+    worker = make_shell(runtime, W1, servers.van, Data(), lambda report, can_wait=False: None)  # type: ignore[arg-type]
+    worker.on_order(m.UpdateMembership(0, servers.first))
     ended: list[Exception] = []
 
     def run() -> None:
         try:
-            worker.run()
+            worker.loop.run()
         except Exception as error:
             ended.append(error)
 
     threading.Thread(target=run, daemon=True).start()
     try:
-        worker.on_grant(m.GrantHorizon(3, -1, 1))
-        wait_for(lambda: worker.state.clock == 4, TIMEOUT_S, "clock 4")
+        worker.on_order(m.GrantHorizon(3, -1, 1))
+        wait_for(lambda: worker.state.duties.clock == 4, TIMEOUT_S, "clock 4")
         second = servers.commit_move(from_clock=4)
-        worker.on_membership(1, second)
+        worker.on_order(m.UpdateMembership(1, second))
         servers.open.clear()
-        worker.on_grant(m.GrantHorizon(5, 4, 2))
-        read = lambda: worker._next is not None and 0 in worker._next[1].parameters.arrived  # noqa: E731
+        worker.on_order(m.GrantHorizon(5, 4, 2))
+        read = lambda: worker.loop._next is not None and 0 in worker.loop._next[1].parameters.arrived  # noqa: E731
         wait_for(read, TIMEOUT_S, "partition 0 of clock 5 to come from server-2")
         servers.listeners[S2].close()
-        found = {**servers.inventory(1, S1), W1: worker.inventory(1)}
+        found = {**servers.inventory(1, S1), W1: worker.state.inventory(1)}
         third = take_over(second, Inquiry(1, {S2: "lost"}, found), runtime.settings)
         assert third is not None and third.partitions.owners == (S1, S1) and third.from_clock == 4
         servers.order(m.UpdateMembership(1, third), S1)
-        worker.on_membership(1, third)
+        worker.on_order(m.UpdateMembership(1, third))
         servers.open.set()
-        worker.on_grant(m.GrantHorizon(6, 4, 3))
-        wait_for(lambda: bool(ended) or worker.state.clock == 7, TIMEOUT_S, "clock 7")
+        worker.on_order(m.GrantHorizon(6, 4, 3))
+        wait_for(lambda: bool(ended) or worker.state.duties.clock == 7, TIMEOUT_S, "clock 7")
         assert not ended, ended
         partitions = servers.shells[S1]._state.partitions
         wait_for(lambda: {p.completed for p in partitions.values()} == {7}, TIMEOUT_S, "server-1 to have clock 6")
@@ -188,12 +194,12 @@ def test_a_worker_pushes_a_clock_to_the_copy_that_lacks_it_also_where_it_has_rea
 def test_a_newcomer_whose_first_splits_are_those_of_a_lost_worker_begins_where_that_one_ended() -> None:
     runtime = test_training_in_process.make_runtime(False, partitions=2, servers=2, workers=2, followers=1)
     servers = Servers(runtime, (W1, W2), runtime.settings.num_splits)
-    newcomer = make_loop(runtime, W3, servers.van, Data(), lambda report, can_wait=False: None)[0]  # type: ignore[arg-type]
+    newcomer = make_shell(runtime, W3, servers.van, Data(), lambda report, can_wait=False: None)  # type: ignore[arg-type]
     ended: list[Exception] = []
 
     def run() -> None:
         try:
-            newcomer.run()
+            newcomer.loop.run()
         except Exception as error:
             ended.append(error)
 
@@ -211,13 +217,13 @@ def test_a_newcomer_whose_first_splits_are_those_of_a_lost_worker_begins_where_t
         recovery=1,
     )
     servers.order(m.UpdateMembership(1, taken_over), S1, S2)
-    newcomer.on_membership(1, taken_over)
+    newcomer.on_order(m.UpdateMembership(1, taken_over))
     threading.Thread(target=run, daemon=True).start()
     try:
-        newcomer.on_grant(m.GrantHorizon(0, -1, 2))
+        newcomer.on_order(m.GrantHorizon(0, -1, 2))
         for partition, split in itertools.product(range(2), mine):
             push(servers, S1, partition, -1, split)
-        wait_for(lambda: bool(ended) or newcomer.state.clock == 1, TIMEOUT_S, "clock 1")
+        wait_for(lambda: bool(ended) or newcomer.state.duties.clock == 1, TIMEOUT_S, "clock 1")
         assert not ended, ended
         for partition, split in itertools.product(range(2), mine):
             push(servers, S1, partition, 0, split)
@@ -233,16 +239,16 @@ def test_a_split_that_several_partitions_miss_is_computed_again_only_once(monkey
     servers = Servers(runtime, (W1,), runtime.settings.num_splits)
     gradient, gradients = runtime.model.loss_and_gradient, []
     monkeypatch.setattr(runtime.model, "loss_and_gradient", lambda *args: (gradients.append(1), gradient(*args))[1])
-    worker = make_loop(runtime, W1, servers.van, Data(), lambda report, can_wait=False: None)[0]  # type: ignore[arg-type]
-    worker.on_membership(0, servers.first)
+    worker = make_shell(runtime, W1, servers.van, Data(), lambda report, can_wait=False: None)  # type: ignore[arg-type]
+    worker.on_order(m.UpdateMembership(0, servers.first))
     for partition in range(2):
         # As a lost worker left them: a sum of all splits cannot be added to what is there.
         push(servers, S1, partition, -1, 0)
-    running = threading.Thread(target=worker.run, daemon=True)
+    running = threading.Thread(target=worker.loop.run, daemon=True)
     running.start()
     try:
-        worker.on_grant(m.GrantHorizon(-1, -1, 1))
-        wait_for(lambda: worker.state.clock == 0 or not running.is_alive(), TIMEOUT_S, "clock 0")
+        worker.on_order(m.GrantHorizon(-1, -1, 1))
+        wait_for(lambda: worker.state.duties.clock == 0 or not running.is_alive(), TIMEOUT_S, "clock 0")
         partitions = servers.shells[S1]._state.partitions.values()
         wait_for(lambda: {p.completed for p in partitions} == {0}, TIMEOUT_S, "server-1 to have clock -1")
         # All four in a sum, and three of them one by one.

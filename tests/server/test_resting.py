@@ -21,7 +21,7 @@ from eps.server.shell import ServerShell
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
 from eps.system.waits import wait_for
-from eps.worker.shell import make_loop
+from eps.worker.shell import make_shell
 from tests.van.raw_peers import TOKEN, shared_mappings
 
 TIMEOUT_S = 20.0
@@ -41,6 +41,12 @@ class Data:
 
     def keep_active(self, splits: object) -> None:
         """Nothing: they are made when they are asked for."""
+
+    def load_initial(self, split: int) -> None:
+        """Nothing."""
+
+    def close_plan(self, plan_id: int, keep: bool) -> None:
+        """Nothing."""
 
     def describe(self) -> str:
         return ""
@@ -66,18 +72,18 @@ class Job:
             shell.on_order(m.UpdateMembership(0, self.first))
         self.said: list[m.Report] = []
         say = lambda report, can_wait=False: self.said.append(report)  # noqa: E731
-        self.worker = make_loop(runtime, W1, self.vans[W1], Data(), say)[0]  # type: ignore[arg-type]
-        self.worker.on_membership(0, self.first)
-        self._thread = threading.Thread(target=self.worker.run, daemon=True)
+        self.worker = make_shell(runtime, W1, self.vans[W1], Data(), say)  # type: ignore[arg-type]
+        self.worker.on_order(m.UpdateMembership(0, self.first))
+        self._thread = threading.Thread(target=self.worker.loop.run, daemon=True)
         self._thread.start()
 
     def grant(self, horizon: int) -> None:
-        self.worker.on_grant(m.GrantHorizon(horizon, -1, self.worker.state.memberships.newest.version))
+        self.worker.on_order(m.GrantHorizon(horizon, -1, self.worker.state.memberships.newest.version))
 
     def train(self, horizon: int) -> None:
         """Let the worker go on as far as this clock."""
         self.grant(horizon)
-        wait_for(lambda: self.worker.state.clock == horizon + 1, TIMEOUT_S, f"clock {horizon + 1}")
+        wait_for(lambda: self.worker.state.duties.clock == horizon + 1, TIMEOUT_S, f"clock {horizon + 1}")
 
     def back_to_the_start(self) -> Membership:
         return replace(self.first, version=2, split_clocks=(-1,) * SPLITS, recovery=1, incarnation=1, goes_back=True)
@@ -112,7 +118,7 @@ def test_a_worker_that_has_finished_gives_back_its_memory_and_that_of_the_server
     assert job.size_bytes(W1) and job.size_bytes(S1)
     assert len(shared_mappings()) == before + 3, "server-1 has its own from the beginning"
     job.grant(ITERATIONS)
-    wait_for(lambda: job.worker.state.finished, TIMEOUT_S, "the worker to finish")
+    wait_for(lambda: job.worker.state.duties.finished, TIMEOUT_S, "the worker to finish")
     wait_for(lambda: not job.size_bytes(W1), TIMEOUT_S, "the worker to give back what it had")
     wait_for(lambda: len(shared_mappings()) == before, TIMEOUT_S, "nothing but the server's own to be mapped")
 
@@ -127,7 +133,7 @@ def test_a_server_whose_partitions_left_gives_back_its_memory(job: Job) -> None:
     second = replace(job.first, version=2, from_clock=3, partitions=PartitionTable((S2, S2), ((), ())))
     for shell in job.shells.values():
         shell.on_order(m.UpdateMembership(1, second))
-    job.worker.on_membership(1, second)
+    job.worker.on_order(m.UpdateMembership(1, second))
     job.train(4)
     assert job.size_bytes(S1) and job.size_bytes(S2)
     for shell in job.shells.values():
@@ -146,14 +152,14 @@ def test_a_server_that_leaves_does_not_wait_for_the_iteration_that_others_have_b
     second = replace(job.first, version=2, from_clock=3, partitions=PartitionTable((S2, S2), ((), ())))
     for shell in job.shells.values():
         shell.on_order(m.UpdateMembership(1, second))
-    job.worker.on_membership(1, second)
+    job.worker.on_order(m.UpdateMembership(1, second))
     with job.shells[S2]._lock:
         # Whoever asks server-2 has to wait.
         job.grant(3)
-        wait_for(lambda: job.worker._round is not None, TIMEOUT_S, "clock 3 to begin")
-        job.worker.on_release(1)
+        wait_for(lambda: job.worker.loop._round is not None, TIMEOUT_S, "clock 3 to begin")
+        job.worker.on_order(m.ReleasePlan(1, ()))
         released = m.PlanReleased(W1, 1) in job.said
-        clock = job.worker.state.clock
+        clock = job.worker.state.duties.clock
     job.train(3)
     assert (released, clock) == (True, 3)
 
@@ -171,13 +177,13 @@ def test_a_server_that_goes_back_keeps_its_memory_for_what_it_begins_with(job: J
 
 def test_a_worker_at_rest_computes_again_where_the_job_goes_back(job: Job) -> None:
     job.grant(ITERATIONS)
-    wait_for(lambda: job.worker.state.finished and not job.size_bytes(W1), TIMEOUT_S, "the worker to rest")
+    wait_for(lambda: job.worker.state.duties.finished and not job.size_bytes(W1), TIMEOUT_S, "the worker to rest")
     again = job.back_to_the_start()
     for shell in job.shells.values():
         shell.on_order(m.UpdateMembership(0, again))
-    job.worker.on_membership(0, again)
-    assert not job.worker.state.finished
+    job.worker.on_order(m.UpdateMembership(0, again))
+    assert not job.worker.state.duties.finished
     job.train(2)
     assert job.size_bytes(W1)
     job.grant(ITERATIONS)
-    wait_for(lambda: job.worker.state.finished and not job.size_bytes(W1), TIMEOUT_S, "the worker to rest again")
+    wait_for(lambda: job.worker.state.duties.finished and not job.size_bytes(W1), TIMEOUT_S, "the worker to rest again")

@@ -84,7 +84,7 @@ class HostileProcess(SimProcess):
         return waiting
 
     def tell(self, address: Address, body: object) -> None:
-        """Send a request once; somebody else sees to it that it is sent again."""
+        """Send a request once; the master's repeated order sends it again."""
         self.net.send(lambda: self._arrive(address, 0, body))
 
     def _send_again(self, waiting: Outgoing) -> None:
@@ -184,14 +184,22 @@ class HostileWire(SimWire):
             self._carry_one(replace(message, pushes=(), pulls=(part,)))
 
     def _carry_one(self, message: Sent) -> None:
-        exchange, parts = self.expect(message), parts_of(message)
+        self._ask(self.expect(message), message, message.address)
+
+    def _ask(self, exchange: int, message: Sent, address: Address) -> None:
+        parts = parts_of(message)
 
         def answered(reply: object) -> None:
-            if isinstance(reply, Stale | Vanished):
-                self.worker.job.count("rerouted")
+            lost = isinstance(reply, Stale | Vanished)
+            self.worker.job.counted["rerouted"] += lost
+            if lost and self.worker.job.releases_at_once:
+                # A server may have left with a plan that this worker released too early; the newest owner knows.
+                newest = self.worker.state.memberships.newest
+                self._ask(exchange, message, newest.addresses[newest.partitions.owners[parts[0].partition]])
+                return
             self.come(exchange, message, None if isinstance(reply, Vanished) else answers_of(parts, [reply]))
 
-        self._asked.append(self.worker.ask(message.address, parts[0], answered))
+        self._asked.append(self.worker.ask(address, parts[0], answered))
 
     def carry_early(self, address: Address, push: Push) -> None:
         self.worker.tell(address, push)
@@ -245,7 +253,7 @@ class HostileWorker(HostileProcess, SimWorker):
                 if self.job.releases_at_once and not self._leaves[plan_id]:
                     self.report(m.PlanReleased(self.name, plan_id))
                     return
-            # Whatever they brought may be lost: each repeat of the order does it again.
+            # What they brought may be lost: each repeat of the order does it again.
             case m.SendSplits(plan_id, transfers):
                 for target in transfers if plan_id not in self.closed else ():
                     assert target.item in self.disk, f"{self.name} shall send split {target.item}, which it lacks"

@@ -6,7 +6,6 @@ and the wire are fakes; how messages travel is left to :mod:`tests.sim.hostile` 
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from eps.pb import data_pb2 as pb
 from eps.worker.loop import TrainingLoop
 from eps.worker.push_pull import Patience, PushPull
 from eps.worker.shell import WorkerShell
+from eps.worker.wakeup import Wakeup
 from eps.worker.wire import Answers, Sent
 from tests.sim.process import SimProcess
 from tests.sim.wire import PRIME, Again, Failed, Passed, Pull, Pulled, Push, Pushed, Stale, contribution, digest_of
@@ -288,12 +288,11 @@ class SimWorker(SimProcess):
         self.closed: set[int] = set()
         self.state = WorkerState(self.name, self.job.settings)
         self.wire = self.make_wire()
-        changed, program = threading.Condition(), SimProgram(self)
+        wakeup, program = Wakeup(lambda: self.net.now_s), SimProgram(self)
         report: Any = lambda report, can_wait=False: self.report(report)  # noqa: E731
-        now_s = lambda: self.net.now_s  # noqa: E731
-        plane = PushPull(self.state, changed, program, self.wire, ENDLESS, now_s)  # type: ignore[arg-type]
-        self.loop = TrainingLoop(self.state, changed, program, plane, report, now_s)  # type: ignore[arg-type]
-        self.shell = WorkerShell(self.name, self.loop, self, self, report)
+        plane = PushPull(self.state, wakeup, program, self.wire, ENDLESS)  # type: ignore[arg-type]
+        self.loop = TrainingLoop(self.state, wakeup, program, plane, report)  # type: ignore[arg-type]
+        self.shell = WorkerShell(self.loop, wakeup, plane, self, self, report)  # type: ignore[arg-type]
         #: Counts the times that the loop was asked what is due; only the latest answer counts.
         self._looks = 0
 
@@ -317,7 +316,7 @@ class SimWorker(SimProcess):
 
     def on_work(self, clock: int, splits: tuple[int, ...]) -> None:
         """Check what is computed."""
-        assert clock <= self.state.horizon, "beyond what it was granted"
+        assert clock <= self.state.duties.horizon, "beyond what it was granted"
         incarnation = self.state.memberships.incarnation
         if incarnation == self.job.incarnation:
             # Of an earlier one, a worker that leaves may not have heard that the job has gone back.
@@ -329,7 +328,7 @@ class SimWorker(SimProcess):
 
     def before_end(self, reason: str) -> None:
         if reason.startswith("removed"):
-            assert self.state.left and self.loop._round is None, f"{self.name} ends too early"
+            assert self.state.duties.left and self.loop._round is None, f"{self.name} ends too early"
 
     # ---- the disk
 

@@ -132,17 +132,15 @@ class DockerResourceManager(SupervisedManager):
         self._engine, self._settings, self._job = engine, settings, job
         self._labels = JobLabels.of(job)
         found = engine.find(JOB)
-        self.adopted: Mapping[str, int] = self._running_of_this_run(found)
+        self.adopted: Mapping[str, int] = _pids(engine, found, self._labels)
         self._book = ContainerBook(max_containers, self.adopted)
         super().__init__(threading.Lock(), supervisor)
         #: What was asked for, by container.
         self._requests: dict[str, ContainerRequest] = {}
         #: Containers that the engine has started, and that are not known to have ended.
         self._started = set(self.adopted)
-        #: Container -> the signal that it is to get as soon as it has started.
-        self._signals: dict[str, int] = {}
-        #: Container that got SIGTERM -> when it gets SIGKILL.
-        self._kill_at_s: dict[str, float] = {}
+        #: Container -> the next signal that it is to get once it has started, and not before when.
+        self._to_end: dict[str, tuple[int, float]] = {}
         self._ending = False
         #: When the first question was asked that the engine has not answered; None while it answers.
         self._silent_since_s: float | None = None
@@ -153,13 +151,6 @@ class DockerResourceManager(SupervisedManager):
         for stray in filter(self._labels.is_stray, found):
             logger.warning("M removes container %s of a run that is over", stray.name)
             self._launchers.submit(self._try, engine.remove, stray.name)
-
-    def _running_of_this_run(self, found: Iterable[Found]) -> dict[str, int]:
-        """Return the containers that the job master before this one started -> pid."""
-        mine = [each for each in found if each.labels.get(INSTANCE) == self._labels.instance and each.is_running]
-        processes = {each.labels[CONTAINER]: self._engine.process(each.name) for each in mine}
-        # One that has ended meanwhile has no pid.
-        return {container_id: process.pid for container_id, process in processes.items() if process and process.pid}
 
     def request(self, request: ContainerRequest) -> None:
         """Ask for a container; see :class:`~eps.cluster.api.ResourceManager`."""
@@ -180,14 +171,18 @@ class DockerResourceManager(SupervisedManager):
     def release(self, container_id: str) -> None:
         """Give a container back by id; harmless for one that has ended or is unknown."""
         with self._lock:
-            if not self._book.withdraw(container_id):
-                self._signal(container_id, signals.SIGTERM)
+            if not self._book.withdraw(container_id) and self._book.is_there(container_id):
+                # Neither a kill nor the time of one is put off.
+                self._to_end.setdefault(container_id, (signals.SIGTERM, 0.0))
+                self._look_now.set()
             self._wake()
 
     def kill(self, container_id: str) -> None:
         """End a container's process at once; harmless for one that is not running."""
         with self._lock:
-            self._signal(container_id, signals.SIGKILL)
+            if self._book.is_there(container_id):
+                self._to_end[container_id] = (signals.SIGKILL, 0.0)
+                self._look_now.set()
 
     def room(self) -> Mapping[str, int]:
         """Return nothing: no other job waits for containers of this one."""
@@ -239,13 +234,6 @@ class DockerResourceManager(SupervisedManager):
             with suppress(RuntimeError):
                 self._launchers.submit(self._try, self._launch_one, request)
 
-    def _signal(self, container_id: str, number: int) -> None:
-        if self._book.is_there(container_id):
-            # A kill is not taken back by a release.
-            if self._signals.get(container_id) != signals.SIGKILL:
-                self._signals[container_id] = number
-            self._look_now.set()
-
     # ---- the threads that launch and remove
 
     def _try(self, work: Callable[..., None], what: Any) -> None:
@@ -284,7 +272,7 @@ class DockerResourceManager(SupervisedManager):
             try:
                 return self._engine.launch(self._labels.name(container_id), config)
             except EngineSilentError:
-                wanted = not self._ending and not self._gone and container_id not in self._signals
+                wanted = not self._ending and not self._gone and container_id not in self._to_end
                 answers = self._silent_since_s is None
                 if not wanted or (answers and time.monotonic() >= until_s) or self._closed.wait(RETRY_S):
                     raise
@@ -296,8 +284,7 @@ class DockerResourceManager(SupervisedManager):
                 return
             granted = self._book.on_end(container_id, code, reason, taken)
             self._started.discard(container_id)
-            self._signals.pop(container_id, None)
-            self._kill_at_s.pop(container_id, None)
+            self._to_end.pop(container_id, None)
             self._launch(granted)
             self._wake()
         shutil.rmtree(self._job.scratch(container_id), ignore_errors=True)
@@ -333,18 +320,15 @@ class DockerResourceManager(SupervisedManager):
     def _send_signals(self) -> None:
         now_s = time.monotonic()
         with self._lock:
-            overdue = [container_id for container_id, at_s in self._kill_at_s.items() if at_s <= now_s]
-            self._signals.update(dict.fromkeys(overdue, signals.SIGKILL))
-            due = [(c, number) for c, number in self._signals.items() if c in self._started]
+            due = [(c, n) for c, (n, at_s) in self._to_end.items() if c in self._started and at_s <= now_s]
         for container_id, number in due:
             self._engine.kill(self._labels.name(container_id), number)
             with self._lock:
-                if self._signals.get(container_id) == number:
-                    del self._signals[container_id]
-                if number == signals.SIGTERM:
-                    self._kill_at_s.setdefault(container_id, now_s + self._settings.grace_s)
-                else:
-                    self._kill_at_s.pop(container_id, None)
+                # It may have ended, or been killed, meanwhile.
+                if number == signals.SIGKILL:
+                    self._to_end.pop(container_id, None)
+                elif self._to_end.get(container_id) == (number, 0.0):
+                    self._to_end[container_id] = (signals.SIGKILL, now_s + self._settings.grace_s)
 
     def _look(self) -> None:
         """Compare what the engine has with what it was asked for."""
@@ -357,7 +341,9 @@ class DockerResourceManager(SupervisedManager):
             each = found.get(container_id)
             process = self._engine.process(each.name) if each is not None and each.has_ended else None
             if process is not None:
-                self._on_end(container_id, *self._how_ended(container_id, process), taken)
+                request = self._requests.get(container_id)
+                limit = f"its {request.memory_mb} MB" if request is not None else "its limit"
+                self._on_end(container_id, *_how_ended(process, self._job.log(container_id), limit), taken)
             elif each is None:
                 self._on_end(container_id, None, GONE, taken=True)
         for container_id, each in found.items():
@@ -365,20 +351,27 @@ class DockerResourceManager(SupervisedManager):
             if self._book.phase(container_id) in (None, Phase.ENDED):
                 self._engine.remove(each.name)
 
-    def _how_ended(self, container_id: str, process: Process) -> tuple[int | None, str]:
-        """Return the code and the words for the end of a process; 128 and more stands for a signal."""
-        code = process.exit_code
-        if code <= 128 or code - 128 not in signals.valid_signals():
-            last = _last_line(self._job.log(container_id)) if code else ""
-            reason = exit_reason(code, None) + (f"; the last line of its log: {last}" if last else "")
-            lacks = code in _NO_COMMAND or _NO_MODULE in last
-            return code, f"{reason}; {CHECK_IMAGE}" if lacks else reason
-        reason = exit_reason(None, code - 128)
-        if process.out_of_memory:
-            request = self._requests.get(container_id)
-            limit = f"its {request.memory_mb} MB" if request is not None else "its limit"
-            reason += f": it needed more memory than {limit}"
-        return None, reason
+
+def _pids(engine: DockerEngine, found: Iterable[Found], labels: JobLabels) -> dict[str, int]:
+    """Return the containers that the job master before this one started -> pid."""
+    mine = [each for each in found if each.labels.get(INSTANCE) == labels.instance and each.is_running]
+    processes = {each.labels[CONTAINER]: engine.process(each.name) for each in mine}
+    # One that has ended meanwhile has no pid.
+    return {container_id: process.pid for container_id, process in processes.items() if process and process.pid}
+
+
+def _how_ended(process: Process, log: Path, limit: str) -> tuple[int | None, str]:
+    """Return the code and the words for the end of a process; 128 and more stands for a signal."""
+    code = process.exit_code
+    if code <= 128 or code - 128 not in signals.valid_signals():
+        last = _last_line(log) if code else ""
+        reason = exit_reason(code, None) + (f"; the last line of its log: {last}" if last else "")
+        lacks = code in _NO_COMMAND or _NO_MODULE in last
+        return code, f"{reason}; {CHECK_IMAGE}" if lacks else reason
+    reason = exit_reason(None, code - 128)
+    if process.out_of_memory:
+        reason += f": it needed more memory than {limit}"
+    return None, reason
 
 
 def _last_line(log: Path) -> str:
