@@ -105,8 +105,9 @@ class WarmJob:
         """
         code = self._handle.wait(timeout_s)
         if code != 0:
-            ended = self.job_dir.ended() or {}
-            raise ResourceError(f"job {self.job_dir.name} failed with exit code {code}: {ended.get('reason', '')}")
+            ended = self.job_dir.ended()
+            reason = "" if ended is None else ended.reason
+            raise ResourceError(f"job {self.job_dir.name} failed with exit code {code}: {reason}")
         report: dict[str, Any] = json.loads(self.job_dir.report.read_text(encoding="utf-8"))
         return report
 

@@ -410,7 +410,7 @@ class Stranger:
         """Put a file, a link, a folder or a socket where the victims have theirs, or move theirs away."""
         folders = [*self._folders, *(Path(path).parent for path in unix_sockets()[1]), *self._theirs()]
         folder = chance.choice(folders)
-        name = chance.choice(["master.json", "token", "lock", "master.sock", "service.json", "job.json", "ended.json"])
+        name = chance.choice(["master.json", "token", "lock", "master.sock", "service.json", "job.json"])
         made = folder / name
 
         def link() -> None:

@@ -194,15 +194,15 @@ class MasterLink:
         is_silence_told = False
         while True:
             unreachable: PeerUnavailableError | None = None
-            stub = self._stub()
-            if stub is not None:
-                try:
+            try:
+                # The sockets of a job that ends at this moment may be gone.
+                if (stub := self._stub()) is not None:
                     return attempt(stub)
-                except PeerUnavailableError as error:
-                    unreachable = error
-                    self._forget()
-                    # Not from the beginning: an attempt may have waited for long before the master was lost.
-                    since_s = time.monotonic() if since_s is None else since_s
+            except PeerUnavailableError as error:
+                unreachable = error
+                self._forget()
+                # Not from the beginning: an attempt may have waited for long before the master was lost.
+                since_s = time.monotonic() if since_s is None else since_s
             if is_waiting(self._job):
                 # No fault of anybody's: its cluster has no room yet, or starts its master again.
                 began_s, since_s = time.monotonic(), None

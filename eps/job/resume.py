@@ -179,7 +179,8 @@ def _former(directory: JobDir) -> tuple[Record, list[str]]:
         runtime = readable_runtime(directory.job_json)
         if runtime is None:
             raise
-        return Record(runtime=runtime), [str(error)]
+        # Its report may say that it has finished.
+        return directory.seen(Record(runtime=runtime)), [str(error)]
 
 
 def _with_python(spec: JobSpec, python: str) -> JobSpec:

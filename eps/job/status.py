@@ -9,8 +9,7 @@ from typing import Any
 
 from eps.errors import JobExistsError, JobFinishedError, StorageError
 from eps.storage.atomic import read_json
-from eps.storage.jobdir import JobDir, readable
-from eps.storage.jobdir import status_of as status_by_files
+from eps.storage.jobdir import JobDir, readable, status_by_files
 from eps.storage.record import End, Record
 
 #: A job whose master cannot be asked, nor the cluster that knows where it is.

@@ -103,9 +103,8 @@ def keep_places(directory: JobDir, request: RunRequest) -> None:
     """
     places = noted_places(request)
     known = directory.record().results
-    # When they were noted tells which files are newer than the job.
-    if places and places != {name: value for name, value in known.items() if name != _SINCE}:
-        directory.note(results={**places, _SINCE: time.time()})
+    if places and {**places, _SINCE: 0.0} != {**known, _SINCE: 0.0}:
+        directory.note(results=places)
 
 
 def noted_places(request: RunRequest) -> dict[str, Any]:
@@ -122,6 +121,9 @@ def noted_places(request: RunRequest) -> dict[str, Any]:
         places[result.name] = str(place.absolute() if isinstance(place, Path) else place)
     if places and request.detached:
         places[_DETACHED] = True
+    if places:
+        # It tells which files are newer than the job.
+        places[_SINCE] = time.time()
     return places
 
 

@@ -52,7 +52,8 @@ MASTER_FILE = "master.json"
 #: Of a job whose supervisor was killed.
 LOST = End("killed", NO_WORD, is_lost=True)
 TOKEN_BYTES = 16
-LOCK_ATTEMPTS = 20
+#: A millisecond lies between two of them: a process that settles a job has its lock for about as long as a disk takes.
+LOCK_ATTEMPTS = 100
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
@@ -126,7 +127,7 @@ class JobLock:
                 if self._fd < 0:
                     self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 if not _try_lock(self._fd, fcntl.LOCK_EX):
-                    # It may be :meth:`JobDir.is_running` that holds it, for an instant.
+                    # It may be :meth:`JobDir.is_running` or :meth:`JobDir.settle` that holds it, for an instant.
                     time.sleep(0.001)
                 elif _is_at(path, self._fd):
                     return
@@ -309,13 +310,15 @@ class JobDir:
             The record cannot be read, or not be written.
         """
         record = replace(_closed(self, self.record(), end), pid=pid)
+        # Before the sockets: a client that finds where the master listened finds a socket there.
+        with suppress(OSError):
+            self.master_json.unlink()
         for folder in (self.containers, self.sockets):
             shutil.rmtree(folder, ignore_errors=True)
         write_record(self.job_json, record)
         # The figures are in the record by now.
-        for path in (self.master_json, self.status_json):
-            with suppress(OSError):
-                path.unlink()
+        with suppress(OSError):
+            self.status_json.unlink()
         return record
 
     def give_back(self) -> End | None:
@@ -408,7 +411,7 @@ class JobDir:
         return ended is not None and ended.is_forgotten
 
     def is_settled(self) -> bool:
-        """Return whether nobody has to look after it any more: it has ended, and what it has left is here.
+        """Return whether it needs no attendant any more: it has ended, and what it has left is here.
 
         Raises
         ------
@@ -457,7 +460,7 @@ def readable(path: Path) -> Mapping[str, Any]:
         return {}
 
 
-def status_of(job: JobDir, record: Record, end: End) -> dict[str, Any]:
+def status_by_files(job: JobDir, record: Record, end: End) -> dict[str, Any]:
     """Return the status of a job as one that has ended so, by its report or by what its master wrote last."""
     return status_at_end(job.name, record.spec, end, readable(job.report), readable(job.status_json))
 
@@ -469,7 +472,7 @@ def _closed(job: JobDir, record: Record, end: End) -> Record:
         # The job master's word, where its supervisor was killed before it had its say.
         state = str(report["state"])
         end = End(state, str(report.get("reason", "")), 0 if state == "finished" else 1)
-    return record.ended(replace(end, status=status_of(job, record, end)))
+    return record.ended(replace(end, status=status_by_files(job, record, end)))
 
 
 def _drop_results(job: JobDir) -> None:

@@ -25,7 +25,7 @@ from eps.job.yarn.sweeps import REPORT_FILE, said_end
 from eps.job.yarn.within import JOBS
 from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
-from eps.storage.jobdir import JobDir, jobs_dir, readable
+from eps.storage.jobdir import JobDir, JobLock, jobs_dir, readable
 from eps.storage.record import End
 from eps.system import interrupt
 from eps.system.home import make_private
@@ -277,5 +277,6 @@ def fetch_job(shared: Storage, name: str, *, has_model: bool = False) -> Path | 
         with shared.read(f"{folder}/{each}") as file:
             write_bytes_atomic(target, file.read(), sync=False)
     report = readable(job.report)
-    job.close(End(str(report.get("state", "killed")), str(report.get("reason", ""))))
+    with JobLock(job.lock):
+        job.close(End(str(report.get("state", "killed")), str(report.get("reason", ""))))
     return job.path

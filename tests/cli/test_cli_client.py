@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import socket
 import threading
 import time
@@ -460,3 +461,13 @@ def test_what_a_job_waits_for_is_told_once_until_it_is_something_else(monkeypatc
         "starting: waits for 2 containers for 3 s",
         "starting: waits for room",
     ]
+
+
+def test_who_asks_a_job_that_ends_at_that_moment_is_told_how_it_ended(fake: FakeJob) -> None:
+    """Its sockets go before its end is noted."""
+    shutil.rmtree(fake.dir.sockets)
+    ending = threading.Timer(0.1, fake.end)
+    ending.start()
+    with Job(fake.dir) as job:
+        assert job.status()["state"] == "finished"
+    ending.join()

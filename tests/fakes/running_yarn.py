@@ -176,7 +176,7 @@ class RunningYarn(FakeYarn):
         wait_for(lambda: self.ended is not None, PATIENCE_S, "the application to end")
         wait_for(lambda: not self.master().is_alive(), PATIENCE_S, "its master to end")
         ended = read_json(self.shared / RESULTS / ENDED_FILE)
-        assert ended is not None and ended.state == "finished", ended
+        assert ended is not None and ended["state"] == "finished", ended
         found = read_json(self.shared / RESULTS / "report.json")
         assert found is not None
         return dict(found)

@@ -464,7 +464,12 @@ def test_what_a_job_has_left_comes_to_a_directory_of_its_name(tmp_path: Path, mo
         put(shared, f"{JOBS}/job-a/{RESULTS}/{name}", name.encode())
     found = fetch_job(shared, "job-a")
     assert found is not None
-    assert sorted(path.name for path in found.rglob("*") if path.is_file()) == ["job.json", "master.log", "report.json"]
+    assert sorted(path.name for path in found.rglob("*") if path.is_file()) == [
+        "job.json",
+        "lock",
+        "master.log",
+        "report.json",
+    ]
     assert (found / "report.json").read_text() == "report.json"
     assert (found / "logs" / "master.log").read_text() == "master.log"
     assert fetch_job(shared, "job-b") is None

@@ -199,8 +199,8 @@ def test_a_master_lost_while_nothing_can_be_logged_ends_the_job_and_says_how_to_
     wait_for(lambda: yarn.ended is not None, PATIENCE_S, "the application to end")
     wait_for(lambda: not yarn.master().is_alive(), PATIENCE_S, "its master to end")
     ended = read_json(yarn.shared / RESULTS / ENDED_FILE)
-    assert ended is not None and ended.state == "failed"
-    assert "records are missing" in ended.reason and "eps resume" in ended.reason
+    assert ended is not None and ended["state"] == "failed"
+    assert "records are missing" in ended["reason"] and "eps resume" in ended["reason"]
 
 
 @pytest.mark.parametrize("wakes", ["late", "early"])
