@@ -23,7 +23,7 @@ from benchmarks import van_raw as raw  # noqa: E402
 from eps.net.arrays.api import Handler, Message, ReplyTo, Van  # noqa: E402
 from eps.net.arrays.memory import tune_malloc  # noqa: E402
 from eps.net.arrays.sockets import SocketVan  # noqa: E402
-from eps.net.calls import call as rpc
+from eps.net.calls import call as rpc  # noqa: E402
 from eps.net.security.credentials import NO_SECURITY, JobToken, Security, TlsFiles  # noqa: E402
 
 TRANSPORTS = ("tcp", "unix", "shm")

@@ -14,6 +14,7 @@ from eps.net.arrays.api import Connection, Listener, Message, ReplyTo
 from eps.net.arrays.peers import Peers
 from eps.server import follower_stream
 from eps.server.follower_stream import FollowerStream, Transfer
+from eps.system.waits import wait_for
 from tests.fakes.inproc_van import InProcessVan
 
 TIMEOUT_S = 10.0

@@ -20,7 +20,6 @@ from eps.core.types import Address
 from eps.core.worker_state import Kept, WorkerState
 from eps.errors import DeadlineError, PeerUnavailableError, ProtocolError
 from eps.net.arrays.api import Connection, Message, ReplyTo
-from eps.net.arrays.inproc import InProcessVan
 from eps.net.messages.codec import membership_to_pb
 from eps.net.messages.exchange import (
     PullAnswer,
@@ -37,6 +36,7 @@ from eps.worker.plane import Progress
 from eps.worker.push_pull import CALM_S, MESSAGE_BYTES, RETRY_S, Patience, PushPull, PushPullExchange
 from eps.worker.wakeup import Wakeup
 from eps.worker.wire import Answers, Sent, ServerWire, Wire
+from tests.fakes.inproc_van import InProcessVan
 
 TIMEOUT_S = 20.0
 PARTITIONS = 8
