@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Everything that must hold: format, types, generated code, tests.  Arguments go to pytest.
+# Everything that must hold: format, types, imports, generated code, tests.  Arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "$0")"
 source ./setup-env.sh
 ruff check .
 ruff format --check .
 mypy
+lint-imports --no-cache --no-logo
 generated="$(mktemp -d)"
 trap 'rm -rf "$generated"' EXIT
 PYTHON=.venv/bin/python proto/generate.sh "$generated"
