@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from eps.cluster.container import ENTRY_POINTS
 from eps.cluster.supervisor.context import MASTER, ContainerContext
 from eps.cluster.supervisor.environment import PRELOAD
 from eps.cluster.supervisor.start import start_supervisor
 from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo
 from eps.errors import DeadlineError, ResourceError
+from eps.job.entry_points import ENTRY_POINTS
 from eps.job.launch import data_settings, shape_of
 from eps.spec.job_spec import JobSpec
 from eps.spec.model_file import read_model

@@ -6,6 +6,7 @@ Every backend but the local one is imported only where it is chosen: its package
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from eps.cluster.api import ResourceManager
@@ -35,7 +36,9 @@ def check_backend(spec: JobSpec) -> None:
             engine.close()
 
 
-def open_resources(spec: JobSpec, dataset_dir: Location, job: JobDir, supervisor: ResourceManager) -> ResourceManager:
+def open_resources(
+    spec: JobSpec, dataset_dir: Location, job: JobDir, supervisor: ResourceManager, entry_points: Mapping[str, str]
+) -> ResourceManager:
     """Return where the containers of a job come from, for a job master that ``supervisor`` has forked.
 
     A job on YARN has such a master where it shares its application with others.
@@ -48,6 +51,8 @@ def open_resources(spec: JobSpec, dataset_dir: Location, job: JobDir, supervisor
     job : JobDir
     supervisor : ResourceManager
         Containers that are processes of this host; where others are asked for, it only hears of the job master.
+    entry_points : mapping
+        Role -> ``module:function``: what a container of a runtime is to run.
 
     Raises
     ------
@@ -77,6 +82,7 @@ def open_resources(spec: JobSpec, dataset_dir: Location, job: JobDir, supervisor
             mounts=tuple(path for path in wanted if isinstance(path, Path) and path.is_dir()),
             env={"HADOOP_CONF_DIR": str(wanted[-1])} if conf_dir else {},
             engine_timeout_s=spec.engine_timeout_s,
+            entry_points=entry_points,
         )
         return open_docker(settings, job, spec.max_containers, supervisor)
     return supervisor

@@ -40,7 +40,6 @@ from eps.cluster.supervisor.context import (
     MASTER,
     MASTER_ADDRESS,
     ROLE,
-    SUPERVISOR,
     TIED,
     ContainerContext,
 )
@@ -51,15 +50,6 @@ from eps.storage.jobdir import JobDir
 
 #: What a process of a job can be.
 ROLES = (MASTER, "server", "worker")
-#: Function that each role runs: ``module:function``, called with its :class:`ContainerContext`.  It returns an exit
-#: code, or None for 0; an exception is written to the container's log and ends the process with 1.  That of the
-#: supervisor only prepares what all others share.
-ENTRY_POINTS: dict[str, str] = {
-    SUPERVISOR: "eps.spec.runtime:compile_kernels",
-    MASTER: "eps.master.main:run",
-    "server": "eps.server.main:run",
-    "worker": "eps.worker.main:run",
-}
 #: Exit code of a process that is not told what it must know.
 CANNOT_START = 2
 #: A runtime may have had them ignored or blocked.
@@ -158,16 +148,16 @@ def _address(text: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the container's process, which ends within; return only where it cannot be started."""
     parser = argparse.ArgumentParser(prog="python -m eps.cluster.container", description="Run one process of a job.")
-    parser.add_argument(
-        "--entry", action="append", default=[], metavar="ROLE=MODULE:FUNCTION", help="run this for a role instead"
-    )
+    parser.add_argument("--entry", action="append", default=[], metavar="ROLE=MODULE:FUNCTION", help="what a role runs")
     arguments = parser.parse_args(argv)
-    entry_points = {**ENTRY_POINTS, **dict(text.split("=", 1) for text in arguments.entry)}
+    entry_points = dict(text.split("=", 1) for text in arguments.entry)
     # Before anything imports NumPy or gRPC.
     prepare_environment(os.environ)
     buffer_lines()
     try:
         context = context_of(os.environ)
+        if context.role not in entry_points:
+            raise ConfigError(f"{ROLE} is {context.role}, but no --entry says what that role runs")
         if os.environ.get(TIED):
             job = JobDir(context.job_dir)
             end_with(job, job.scratch(context.container_id))

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any
 
 from eps.cluster.choice import check_backend
-from eps.cluster.container import ENTRY_POINTS
 from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor
 from eps.core.changes import change_of, check_request_id
 from eps.core.reconfig import Change, Operation, Phase
@@ -32,6 +31,7 @@ from eps.errors import (
     RpcError,
     TrainingError,
 )
+from eps.job.entry_points import ENTRY_POINTS
 from eps.job.kill import end_job
 from eps.job.master_link import GIVE_UP_S, RETRY_S, MasterLink, Progress, WaitNews
 from eps.job.status import application_id_of, ended_report, ended_status, is_on_yarn, waiting_status, with_application

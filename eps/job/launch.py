@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eps.cluster.container import ENTRY_POINTS
 from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor, start_supervisor
 from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo
 from eps.data.settings import DataSettings
 from eps.errors import ConfigError, DataError, EpsError, JobExistsError, StorageError
 from eps.hadoop.conf import environment_configuration
+from eps.job.entry_points import ENTRY_POINTS
 from eps.ml.combinations import check_combination, check_given
 from eps.ml.models import MODELS, load_model
 from eps.net.arrays.memory import descriptor_limit

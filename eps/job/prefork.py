@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from eps.cluster.container import ENTRY_POINTS
 from eps.cluster.supervisor.start import WarmSupervisor
 from eps.errors import ResourceError
+from eps.job.entry_points import ENTRY_POINTS
 
 __all__ = ["SpareSupervisor", "WarmSupervisor"]
 

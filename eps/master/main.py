@@ -399,7 +399,7 @@ def run(context: ContainerContext, watch: Callable[[Job, bool], None] | None = N
     supervisor.beat(NO_NEWS, START_PATIENCE_S)
     resources: ResourceManager = supervisor
     try:
-        resources = open_resources(runtime.spec, runtime.dataset_dir, job_dir, supervisor)
+        resources = open_resources(runtime.spec, runtime.dataset_dir, job_dir, supervisor, context.entry_points)
         security = Security.of_job(job_dir.path)
         server, announcements = open_place(job_dir, security)
         return Master(runtime, job_dir, resources, security, watch, server=server, announcements=announcements).run()

@@ -53,7 +53,7 @@ def test_containers_are_processes_unless_others_are_asked_for(
 
 def opened(prepared: PreparedJob, supervisor: FakeResourceManager, job: JobDir | None = None) -> ResourceManager:
     runtime = prepared.runtime
-    return open_resources(runtime.spec, runtime.dataset_dir, job or prepared.directory, supervisor)
+    return open_resources(runtime.spec, runtime.dataset_dir, job or prepared.directory, supervisor, {})
 
 
 def test_on_docker_a_container_has_the_image_and_the_data_of_its_job(
@@ -64,7 +64,7 @@ def test_on_docker_a_container_has_the_image_and_the_data_of_its_job(
     prepared = prepare_job(RunRequest.from_values(settings))
     with prepared.lock:
         manager = open_resources(
-            prepared.runtime.spec, prepared.runtime.dataset_dir, prepared.directory, FakeResourceManager()
+            prepared.runtime.spec, prepared.runtime.dataset_dir, prepared.directory, FakeResourceManager(), {}
         )
         assert isinstance(manager, DockerResourceManager)
         manager.request(ContainerRequest("c-1", "worker"))
@@ -132,7 +132,7 @@ def test_a_job_whose_containers_cannot_be_launched_says_why(
     prepared = prepare_job(RunRequest.from_values({**settings, "image": "none"}))
     with prepared.lock:
         manager = open_resources(
-            prepared.runtime.spec, prepared.runtime.dataset_dir, prepared.directory, FakeResourceManager()
+            prepared.runtime.spec, prepared.runtime.dataset_dir, prepared.directory, FakeResourceManager(), {}
         )
         manager.request(ContainerRequest("c-1", "worker"))
         events = []

@@ -179,7 +179,7 @@ def test_containers_find_the_preloaded_modules_and_no_threads(tmp_path: Path) ->
 
 def test_the_real_entry_points_leave_the_supervisor_single_threaded() -> None:
     code = (
-        "import os; from eps.cluster.supervisor.environment import *; from eps.cluster.container import ENTRY_POINTS\n"
+        "import os; from eps.cluster.supervisor.environment import *; from eps.job.entry_points import ENTRY_POINTS\n"
         "preload([*PRELOAD, *(e.partition(':')[0] for e in ENTRY_POINTS.values())]); print(num_threads())"
     )
     done = subprocess.run(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from eps.cluster.container import ENTRY_POINTS
 from eps.cluster.supervisor.start import WarmSupervisor, start_supervisor
+from eps.job.entry_points import ENTRY_POINTS
 from eps.storage.jobdir import JobLock, create_job_dir
 from eps.storage.record import Phase
 from tests.fakes.records import note_end

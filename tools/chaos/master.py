@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from eps.cluster.container import ENTRY_POINTS
 from eps.cluster.supervisor.context import MASTER, ContainerContext
+from eps.job.entry_points import ENTRY_POINTS
 from tools.chaos.evictor import FOLDER, EvictingResourceManager
 from tools.chaos.trap import ENVIRONMENT, Traps, parse
 

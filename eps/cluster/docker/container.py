@@ -44,7 +44,7 @@ class DockerSettings:
     grace_s: float = GRACE_S
     #: The job fails after so many seconds without an answer of the engine, and one launch is given up after as many.
     engine_timeout_s: float = 300.0
-    #: Role -> ``module:function``, in the place of :data:`eps.cluster.container.ENTRY_POINTS`.
+    #: Role -> ``module:function``: what a container runs.
     entry_points: Mapping[str, str] = field(default_factory=dict)
 
 

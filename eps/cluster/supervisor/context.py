@@ -32,6 +32,8 @@ class ContainerContext:
     env: Mapping[str, str] = field(default_factory=dict)
     #: Containers that run already -> pid; only a master that takes over from another finds any.
     running: Mapping[str, int] = field(default_factory=dict)
+    #: Role -> ``module:function``: what the processes of the job run, for a master that starts containers of a runtime.
+    entry_points: Mapping[str, str] = field(default_factory=dict)
     #: The container's own directory; removed when the container ends.
     scratch_dir: Path | None = None
     #: The name or address by which others reach this container, and on which it listens where members use TCP.

@@ -225,6 +225,7 @@ class Supervisor:
             supervisor_fd=self._master_end.fileno() if is_master and self._master_end is not None else None,
             env=action.env,
             running=action.running,
+            entry_points=self.entry_points,
             scratch_dir=self.job.scratch(action.container_id),
         )
         parent_pid = os.getpid()

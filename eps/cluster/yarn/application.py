@@ -151,11 +151,11 @@ def remove_staged(job: JobDir) -> None:
     job.note(application=asdict(replace(application, shared="")))
 
 
-def role_templates(orders: MasterOrders, spec: JobSpec) -> dict[str, RoleTemplate]:
-    """Return role -> how a job's containers of it are started."""
+def role_templates(orders: MasterOrders, spec: JobSpec, entry_points: Mapping[str, str]) -> dict[str, RoleTemplate]:
+    """Return role -> how a job's containers of it are started; each runs the entry point of its role."""
     return {
         role: RoleTemplate(
-            command=f"{orders.python} -P -m eps.cluster.yarn.container",
+            command=f"{orders.python} -P -m eps.cluster.yarn.container --entry {role}={entry_points[role]}",
             env=orders.env,
             files=orders.files,
             placement=Placement(

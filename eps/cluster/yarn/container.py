@@ -51,7 +51,7 @@ def main() -> int:
     except StorageError as error:
         print(f"eps.cluster.yarn.container: {error}", file=sys.stderr)
         return CANNOT_START
-    return run_container([])
+    return run_container()
 
 
 if __name__ == "__main__":

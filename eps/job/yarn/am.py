@@ -28,6 +28,7 @@ from eps.core.events import JobState
 from eps.core.job import Job
 from eps.core.types import Role
 from eps.errors import StorageError
+from eps.job.entry_points import ENTRY_POINTS
 from eps.job.yarn.page import JobPage
 from eps.master.main import RESULTS_PATIENCE_S, Master
 from eps.master.place import Announcements
@@ -50,7 +51,7 @@ LOG_PATIENCE_S = 2.0
 
 def template_of(orders: MasterOrders, runtime: Runtime, credentials: bytes = b"") -> LaunchTemplate:
     """Return how the workers and servers of a job are started, and what they prove with who they are."""
-    return LaunchTemplate(role_templates(orders, runtime.spec), credentials)
+    return LaunchTemplate(role_templates(orders, runtime.spec, ENTRY_POINTS), credentials)
 
 
 class Results:

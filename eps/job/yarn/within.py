@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from eps.cluster.broker.service import Broker
-from eps.cluster.container import ENTRY_POINTS
 from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor
 from eps.cluster.yarn.application import CHECKPOINTS, JOB_ARCHIVE, RESULTS, MasterOrders, role_templates
 from eps.cluster.yarn.launch import RoleTemplate
 from eps.errors import StorageError
+from eps.job.entry_points import ENTRY_POINTS
 from eps.job.launch import PreparedJob, prepare_job
 from eps.job.yarn.submit import with_job
 from eps.net.security.credentials import Security
@@ -116,7 +116,7 @@ class Place:
         orders = with_job(prepared, self._orders, shared, self._home)
         with self._lock:
             self._runs[job.name] = object()
-            for role, template in role_templates(orders, spec).items():
+            for role, template in role_templates(orders, spec, ENTRY_POINTS).items():
                 self._roles[role_key(job.name, role)] = template
         address = self._broker.add(job.name, Security.of_job(job.path), spec.max_containers)
         job.note(broker={"broker": str(address), "host": self._host})
