@@ -137,8 +137,8 @@ class DockerResourceManager(SupervisedManager):
         super().__init__(threading.Lock(), supervisor)
         #: What was asked for, by container.
         self._requests: dict[str, ContainerRequest] = {}
-        #: Containers that the engine has started, and that are not known to have ended.
-        self._started = set(self.adopted)
+        #: Containers that are not known to have ended -> when the engine had started them, on the monotonic clock.
+        self._started = dict.fromkeys(self.adopted, time.monotonic())
         #: Container -> the next signal that it is to get once it has started, and not before when.
         self._to_end: dict[str, tuple[int, float]] = {}
         self._ending = False
@@ -257,7 +257,7 @@ class DockerResourceManager(SupervisedManager):
             self._on_end(container_id, None, f"could not be launched: {error}")
             return
         with self._lock:
-            self._started.add(container_id)
+            self._started[container_id] = time.monotonic()
             if pid:
                 self._book.on_running(container_id, pid, THIS_HOST)
             self._wake()
@@ -283,7 +283,7 @@ class DockerResourceManager(SupervisedManager):
             if self._closed.is_set() or self._gone or not self._book.is_there(container_id):
                 return
             granted = self._book.on_end(container_id, code, reason, taken)
-            self._started.discard(container_id)
+            self._started.pop(container_id, None)
             self._to_end.pop(container_id, None)
             self._launch(granted)
             self._wake()
@@ -333,11 +333,12 @@ class DockerResourceManager(SupervisedManager):
     def _look(self) -> None:
         """Compare what the engine has with what it was asked for."""
         with self._lock:
-            started = set(self._started)
+            started = dict(self._started)
         found = {each.labels[CONTAINER]: each for each in self._engine.find(self._labels.label)}
-        # An engine that was away may have taken its containers along.
-        taken = self._silent_since_s is not None
-        for container_id in started:
+        silent_since_s = self._silent_since_s
+        for container_id, started_s in started.items():
+            # An engine that was away may have taken along what it had before.
+            taken = silent_since_s is not None and started_s < silent_since_s
             each = found.get(container_id)
             process = self._engine.process(each.name) if each is not None and each.has_ended else None
             if process is not None:
