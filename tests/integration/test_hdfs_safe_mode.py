@@ -16,7 +16,6 @@ import eps
 from eps.data.publish import publish_dataset
 from eps.job.launch import prepare_job
 from eps.spec.file import RunRequest
-from eps.storage.atomic import write_bytes_atomic
 from eps.storage.locations import RemotePath, write_public
 from eps.system.waits import wait_for
 from tests.fakes.slow_model import SlowModel
@@ -64,7 +63,7 @@ def start_published(request: RunRequest, cache: RemotePath) -> eps.Job:
     prepared = prepare_job(request)
     published = publish_dataset(prepared.dataset, cache)
     runtime = dataclasses.replace(prepared.runtime, dataset_dir=published.directory)
-    write_bytes_atomic(prepared.directory.job_json, runtime.to_json().encode())
+    prepared.directory.note(runtime=runtime.to_values())
     return eps.Job(prepared.directory, prepared.start(tied=True))
 
 
