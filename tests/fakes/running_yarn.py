@@ -226,12 +226,12 @@ class RunningYarn(FakeYarn):
             cwd=ROOT,
         )
 
-    def _launch(self, name: str, node: str, entry: str, env: dict[str, str]) -> None:
+    def _launch(self, name: str, node: str, entry: str, env: dict[str, str], words: Sequence[str] = ()) -> None:
         folder = self._folder / "containers" / name
         folder.mkdir(parents=True)
         (folder / JOB).symlink_to(self._folder / "localized")
         self._where[name] = node
-        self._order(node, start=name, folder=str(folder), entry=entry, env=env)
+        self._order(node, start=name, folder=str(folder), entry=entry, env=env, words=list(words))
 
     def _order(self, node: str, **order: Any) -> None:
         pipe = self._nodes[node].stdin
@@ -243,8 +243,11 @@ class RunningYarn(FakeYarn):
 
     def _begun(self, container: FakeContainer) -> None:
         assert container.launch is not None
-        grant = container.grant
-        self._launch(grant.container, grant.node, "eps.cluster.yarn.container:main", dict(container.launch.env))
+        grant, module = container.grant, "eps.cluster.yarn.container"
+        # What the shell would do with the rest is the node's affair.
+        command, _, words = container.launch.command.partition(" 1>")[0].partition(f" -m {module}")
+        assert command, container.launch.command
+        self._launch(grant.container, grant.node, f"{module}:main", dict(container.launch.env), words.split())
 
     def _over(self, container: str) -> None:
         if container in self._where:

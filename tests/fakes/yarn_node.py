@@ -97,6 +97,7 @@ def become(order: dict[str, Any]) -> int:
     os.closerange(3, 1024)
     buffer_lines()
     os.environ.update(order["env"])
+    sys.argv[1:] = order["words"]
     result = load_entry(order["entry"])()  # type: ignore[call-arg]
     return result if isinstance(result, int) else 0
 

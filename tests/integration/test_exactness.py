@@ -146,7 +146,7 @@ def test_stale_jobs_lose_and_repeat_nothing_under_ten_changes(
     assert report["metrics"]["test"]["accuracy"] >= 0.83
 
 
-def test_the_history_tells_of_training_however_often_the_test_data_is_evaluated() -> None:
+def test_the_history_tells_of_training_however_often_the_test_data_is_evaluated(home: Path) -> None:
     settings = {
         "data": "sklearn:digits",
         "model": "softmax",

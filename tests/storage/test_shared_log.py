@@ -195,7 +195,7 @@ def test_a_master_that_is_restored_without_what_nobody_could_note_as_missing_end
 
     master.step = step  # type: ignore[method-assign]
     master.tick()
-    logged = master.state.steps
+    logged = master.state.masters.steps
     storage.read_only = True
     master.carry_out(ADD_WORKER)
     assert master.membership.version == 2 and "not open" in log.error
@@ -204,11 +204,13 @@ def test_a_master_that_is_restored_without_what_nobody_could_note_as_missing_end
     found = StateLog(opened(storage)).restore()
     assert found is not None
     assert found.state.membership is not None and found.state.membership.version == 1
-    assert found.state.steps == logged < master.state.steps
-    found.state.step(e.MasterRestarted(2, {r.container_id: 1 for r in master.state.members.values()}), found.now_s)
-    known = found.state.members["worker-1"]
+    assert found.state.masters.steps == logged < master.state.masters.steps
+    found.state.step(
+        e.MasterRestarted(2, {r.container_id: 1 for r in master.state.members.by_name.values()}), found.now_s
+    )
+    known = found.state.members.by_name["worker-1"]
     assert known.address is not None
-    last_heard = e.MemberRegistered(known.container_id, known.address, 1, 1, master.state.steps)
+    last_heard = e.MemberRegistered(known.container, known.address, 1, 1, master.state.masters.steps)
     commands = found.state.step(last_heard, found.now_s)
     (end,) = (command for command in commands if isinstance(command, e.EndJob))
     assert end.state is JobState.FAILED

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from eps.errors import AuthenticationError, StorageError
+from eps.hadoop import delegation
 from eps.hadoop.conf import HadoopConf
 from eps.hadoop.delegation import DelegationAuth
 from eps.hadoop.token_file import HDFS_KIND, HadoopToken
-from eps.storage import webhdfs, webhdfs_tokens
+from eps.storage import webhdfs
 from eps.storage.hdfs import HdfsStorage
 from eps.storage.webhdfs import Login, WebHdfs
 from eps.storage.webhdfs_tokens import ask_token, home_folder
@@ -59,7 +60,7 @@ def test_a_token_that_was_there_is_left_and_an_old_one_is_replaced(monkeypatch: 
     assert asked("http://dn:9864/x?op=OPEN&delegation=theirs") == "http://dn:9864/x?op=OPEN&delegation=theirs"
     assert asked("http://nn:9870/x?op=OPEN") == asked("http://nn:9870/x?op=OPEN")
     assert asked("http://nn:9870/x?op=OPEN").endswith("op=OPEN&delegation=first")
-    monkeypatch.setattr(webhdfs_tokens, "REFRESH_S", -1.0)
+    monkeypatch.setattr(delegation, "REFRESH_S", -1.0)
     assert asked("http://nn:9870/x?op=OPEN").endswith("delegation=second")
 
 
@@ -106,7 +107,7 @@ def test_who_has_nothing_to_show_is_told_so_at_once(monkeypatch: pytest.MonkeyPa
         raise AuthenticationError("run kinit")
 
     monkeypatch.setitem(__import__("sys").modules, "requests_kerberos", None)
-    monkeypatch.setattr(webhdfs_tokens, "delegated_client", refuse)
+    monkeypatch.setattr(delegation, "delegated_client", refuse)
     conf = HadoopConf({"hadoop.security.authentication": "kerberos"})
     with pytest.raises(AuthenticationError, match="run kinit"):
         webhdfs.connect("hdfs", "lake:8020", conf, {})
