@@ -205,8 +205,8 @@ def test_a_master_that_is_restored_without_what_nobody_could_note_as_missing_end
     assert found is not None
     assert found.state.membership is not None and found.state.membership.version == 1
     assert found.state.masters.steps == logged < master.state.masters.steps
-    running = dict.fromkeys(master.state.members.by_container, 1)
-    found.state.step(e.MasterRestarted(2, running), found.now_s)
+    containers = dict.fromkeys(master.state.members.by_container, 1)
+    found.state.step(e.MasterRestarted(2, containers), found.now_s)
     known = found.state.members.by_name["worker-1"]
     assert known.address is not None
     last_heard = e.MemberRegistered(known.container, known.address, 1, 1, master.state.masters.steps)
