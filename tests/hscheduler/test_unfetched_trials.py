@@ -36,9 +36,9 @@ from hscheduler.live.job import LiveJob
 from hscheduler.live.last_report import LastReport
 from hscheduler.live.results import own_report
 from hscheduler.live.submission import Submission
+from tests.cluster.attendant_world import ID
 from tests.fakes.records import note_ended, note_settings
 from tests.hscheduler.live_job_world import MEMBERS, TIMEOUT_S
-from tests.resources.attendant_world import ID
 
 WHY = "what it has left cannot be fetched"
 REPORT: dict[str, Any] = {

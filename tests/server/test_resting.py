@@ -22,7 +22,7 @@ from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
 from eps.system.waits import wait_for
 from eps.worker.shell import make_shell
-from tests.van.raw_peers import TOKEN, shared_mappings
+from tests.net.raw_peers import TOKEN, shared_mappings
 
 TIMEOUT_S = 20.0
 S1, S2, W1 = "server-1", "server-2", "worker-1"

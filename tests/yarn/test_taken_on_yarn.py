@@ -123,7 +123,7 @@ def test_opportunistic_workers_make_room_for_guaranteed_containers_and_change_no
     on_yarn: Hadoop, request: pytest.FixtureRequest
 ) -> None:
     if not request.config.getoption("--every-hadoop"):
-        pytest.skip("only with --every-hadoop: tests/resources/test_yarn_roles.py has it on a fake")
+        pytest.skip("only with --every-hadoop: tests/cluster/test_yarn_roles.py has it on a fake")
     settings: dict[str, Any] = {**JOB, "iterations": 150, "servers": 1}
     local = eps.run(**settings)
     modest = {**settings, "stretch_s": 0.05, "execution": "worker=opportunistic"}

@@ -32,7 +32,7 @@ def test_a_resource_manager_that_starts_again_costs_nothing(java: InJava, tmp_pa
 def test_what_is_killed_for_its_silence_has_hung_or_was_lost_with_its_node(
     java: InJava, tmp_path: Path, hadoop: Hadoop, number: signal.Signals
 ) -> None:
-    """``tests/resources/test_yarn_manager.py`` has it on a fake."""
+    """``tests/cluster/test_yarn_manager.py`` has it on a fake."""
     host = java(faults.run_two, tmp_path)
     java(faults.kill_one_of_a_node_that_works)
     struck = hadoop.strike_node(host, number)

@@ -1,0 +1,155 @@
+"""Frames: whatever comes in, a message or a FrameError comes out, and memory stays within the limits."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from eps.errors import FrameError, PeerUnavailableError
+from eps.net.arrays.api import DTYPES, MIB, Limits, Message
+from eps.net.arrays.frames import FRAME_HEADER, MAGIC, VERSION, Kind
+from eps.net.arrays.stream import StreamReader
+from tests.net.raw_peers import Pieces, frame_of, said_by
+
+SMALL = Limits(max_header_bytes=1000, max_message_bytes=2 * MIB, max_arrays=8)
+
+
+def frame(body: bytes, request_id: int = 1, flags: int = 1, kind: int = Kind.REQUEST) -> bytes:
+    return FRAME_HEADER.pack(MAGIC, VERSION, kind, flags, request_id, len(body), 0) + body
+
+
+def description(
+    header: int = 0, arrays: tuple[tuple[int, ...], ...] = (), payload: int = 0, num_arrays: int | None = None
+) -> bytes:
+    count = len(arrays) if num_arrays is None else num_arrays
+    return struct.pack("<IIQ", header, count, payload) + b"".join(struct.pack("<BBHI4Q", *array) for array in arrays)
+
+
+def random_message(rng: np.random.Generator) -> Message:
+    arrays = []
+    for _ in range(int(rng.integers(0, 6))):
+        shape = tuple(int(rng.integers(0, 9)) for _ in range(int(rng.integers(0, 5))))
+        if rng.random() < 0.15:
+            shape = (int(rng.integers(1, 400_000)),)
+        dtype = DTYPES[int(rng.integers(len(DTYPES)))]
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        arrays.append(np.frombuffer(rng.bytes(size), dtype).reshape(shape))
+    return Message(rng.bytes(int(rng.integers(0, 200))), tuple(arrays))
+
+
+def read(content: bytes, limits: Limits = SMALL, kinds: tuple[Kind, ...] = (Kind.REQUEST,)) -> object:
+    """Return the one message that ``content`` brings, as :func:`said_by` does; None where it ends before."""
+    reader = StreamReader(Pieces(content), limits, kinds)  # type: ignore[arg-type]
+    try:
+        received = reader.read()
+    except PeerUnavailableError:
+        return None
+    assert received is not None
+    kind, request_id, message = received
+    return kind, request_id, message.header, [(a.dtype.str, a.shape, a.tobytes()) for a in message.arrays]
+
+
+def test_a_message_is_read_as_it_was_written_and_as_the_layout_says() -> None:
+    for seed in range(60):
+        sent = random_message(np.random.default_rng(seed))
+        frame = frame_of(sent, seed)
+        found = read(frame, Limits())
+        assert found == said_by(frame, 1 << 24), f"seed {seed}"
+        arrays = [(a.dtype.str, a.shape, a.tobytes()) for a in sent.arrays]
+        assert found == (Kind.REQUEST, seed, sent.header, arrays), f"seed {seed}"
+
+
+GOOD = frame_of(Message(b"head", (np.arange(3, dtype=np.int32),)))
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (b"HTTP" + GOOD[4:], "must start with"),
+        (GOOD[:4] + b"\x02" + GOOD[5:], "version 2"),
+        (GOOD[:5] + b"\x09" + GOOD[6:], "kind 9"),
+        (GOOD[:6] + b"\x05\x00" + GOOD[8:], "flags"),
+        (GOOD[:20] + b"\x01" + GOOD[21:], "reserved"),
+        (frame(description(), flags=0), "goes on with a message"),
+        (frame(description(header=1001) + bytes(1001)), "1000 is the limit"),
+        (frame(description(num_arrays=9)), "8 is the limit"),
+        (frame(description(payload=1 << 63)), "its arrays need 0"),
+        (frame(description(arrays=((0, 1, 0, 0, 2 * MIB, 0, 0, 0),), payload=2 * MIB)), "is announced"),
+        (frame(description(payload=8)), "its arrays need 0"),
+        (frame(description(arrays=((7, 1, 0, 0, 1, 0, 0, 0),), payload=1)), "array type 7"),
+        (frame(description(arrays=((0, 5, 0, 0, 1, 1, 1, 1),), payload=1)), "5 dimensions"),
+        (frame(description(arrays=((0, 1, 0, 0, 1, 1, 0, 0),), payload=1)), "must be 0"),
+        (frame(description(arrays=((0, 1, 1, 0, 1, 0, 0, 0),), payload=24)), "on a transport without any"),
+        (frame(description(arrays=((0, 1, 2, 0, 1, 0, 0, 0),), payload=1)), "must be 0"),
+        (frame(description(arrays=((6, 2, 0, 0, 1 << 63, 1 << 63, 0, 0),), payload=8)), "its arrays need"),
+        (frame(description(arrays=((6, 2, 0, 0, 0, (1 << 64) - 1, 0, 0),))), "beyond any memory"),
+    ],
+)
+def test_a_damaged_frame_is_refused(bad: bytes, why: str) -> None:
+    with pytest.raises(FrameError, match=why):
+        read(bad)
+
+
+def test_nothing_is_reserved_for_what_is_refused() -> None:
+    limits = Limits(max_message_bytes=MIB)
+    bad = frame(description(arrays=((0, 1, 0, 0, 64 * MIB, 0, 0, 0),), payload=64 * MIB))
+    tracemalloc.start()
+    with pytest.raises(FrameError):
+        read(bad, limits)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < MIB
+
+
+def test_a_kind_that_this_end_does_not_receive_is_refused() -> None:
+    with pytest.raises(FrameError, match="kind 2"):
+        read(frame_of(Message(), kind=Kind.REPLY))
+
+
+def test_a_damaged_frame_is_what_its_layout_says_or_refused() -> None:
+    """Each outcome is held against a reader of the layout that shares no code with the van's."""
+    limits = Limits(max_header_bytes=1000, max_message_bytes=64 * 1024, max_arrays=16)
+    refused = same = 0
+    tracemalloc.start()
+    for seed in range(3000):
+        rng = np.random.default_rng(seed)
+        arrays = tuple(np.zeros(int(n), DTYPES[int(n) % 7]) for n in rng.integers(0, 300, size=3))
+        damaged = bytearray(frame_of(Message(rng.bytes(20), arrays), seed))
+        for _ in range(int(rng.integers(0, 4))):
+            # Mostly where the lengths are: damage in the payload is not the reader's to see.
+            position = int(rng.integers(len(damaged) if rng.random() < 0.2 else min(180, len(damaged))))
+            damaged[position] = int(rng.choice([0, 1, 2, 127, 128, 255, int(rng.integers(256))]))
+        if rng.random() < 0.2:
+            damaged = damaged[: int(rng.integers(len(damaged) + 1))]
+            if len(damaged) >= FRAME_HEADER.size:
+                damaged[16:20] = struct.pack("<I", len(damaged) - FRAME_HEADER.size)
+        expected = said_by(bytes(damaged), limits.max_message_bytes)
+        try:
+            found = read(bytes(damaged), limits)
+        except FrameError:
+            found = None
+        if expected is None or expected[0] != Kind.REQUEST:
+            assert found is None, f"seed {seed}"
+            refused += 1
+        else:
+            assert found == expected, f"seed {seed}"
+            same += 1
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert refused > 500 and same > 500
+    assert peak_bytes < 8 * limits.max_message_bytes
+
+
+def test_random_bytes_are_what_their_layout_says_or_refused() -> None:
+    for seed in range(2000):
+        rng = np.random.default_rng(seed)
+        noise = rng.bytes(int(rng.integers(0, 300)))
+        for candidate in (noise, frame(noise), frame(noise, flags=0)):
+            try:
+                found = read(candidate)
+            except FrameError:
+                found = None
+            assert found == said_by(candidate), f"seed {seed}"
