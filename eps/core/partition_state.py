@@ -47,8 +47,8 @@ class PartitionState:
     owned_from: int | None = None
     #: Donor side: follower -> plan; 0 is a standing one.
     followers: dict[MemberId, int] = field(default_factory=dict)
-    #: Followers that have caught up -> number of the first update that they have not acknowledged.  Nothing is served
-    #: that one of them lacks.
+    #: Followers that have caught up -> number of the first update that they have not acknowledged.  Under BSP
+    #: nothing is served that one of them lacks.
     in_sync: dict[MemberId, int] = field(default_factory=dict)
     #: Those of them that a plan may not count on yet -> number of the first update that was made when they had their
     #: snapshot: what was served or acknowledged to workers before that, they must have.
