@@ -1,34 +1,281 @@
-"""Sums over splits that are the same to the bit whoever adds them, in whatever order.
+"""The grid on which sums over splits are exact: exponents of blocks, where blocks lie, how values are rounded.
 
 Every block of keys has an integer exponent X, a function of earlier clocks only.  A split's contribution whose values
 are all below ``2^(X + 2)`` in a block is *on the grid* there: it is rounded to a multiple of ``2^E``, with
 ``E = X + 2 - value_bits``, and added as an integer, which is associative.  Otherwise the block travels *raw*, by split,
 and is added in split order in float64 when the clock is complete.  Whether a block is on the grid depends on the
-contribution and X alone, never on who computed it.
+contribution and X alone, never on who computed it.  :mod:`eps.ml.sums` has the sums.
 
-A worker has a :class:`eps.ml.split_sum.SplitSum` for each clock, a server a :class:`ClockSum` for each partition and
-clock.  Blocks are counted from the start of the range, which is a block boundary.
+A small model spends its time on the number of array operations, not on values.  So what exponents mean at each key is
+kept until they change (:class:`Scales`), and they are compared with the maxima as bits.
 
-Source: design section 5.  Deviation: clock -1 measures the maxima (a clock without a past has no grid), so that the
-first clock that trains is on the grid as well.
+Source: design section 5; reproducible.md ("The scheme").  Deviation: clock -1 measures the maxima (a clock without a
+past has no grid), so that the first clock that trains is on the grid as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eps.errors import ConfigError, ProtocolError
+from eps.errors import DIVERGED, ConfigError, TrainingError
 from eps.ml import kernels
-from eps.ml.arrays import Float32Array, Float64Array, Int16Array, Int64Array
-from eps.ml.blocks import Blocks
-from eps.ml.scales import EXPONENT_FLOOR, GROWTH_BITS, Scales, next_exponents
-from eps.ml.steps import CLOSE_KEYS, Quotient
-from eps.ml.sums import IntegerArray, WrittenOnce, memory_for
+from eps.ml.arrays import BoolArray, Float32Array, Float64Array, Int16Array, Int64Array
+
+#: Smallest exponent of a block: with it and 40 bits, 2^-E is the largest power of two that float32 holds safely.
+EXPONENT_FLOOR = -88
+#: Powers of two by which a value may exceed the running maximum and be on the grid still.
+GROWTH_BITS = 2
+#: The running maximum loses a power of two every so many clocks.
+DECAY_CLOCKS = 8
+
+#: Every finite float32 is below 2 to this power.
+EXPONENT_CEILING = 128
+
+#: Arrays, which operations take faster than Python's numbers.
+_MANTISSA_BITS = np.array(23, np.int32)
+#: The exponent field of 2^-1, whose frexp exponent is 0.
+_HALF = np.array(126, np.int16)
+_FLOOR = np.array(EXPONENT_FLOOR, np.int16)
+_ONE = np.array(1, np.int16)
+#: Exponents in the order in which a table has them: counted from 0, with the negative ones at its end.
+_EXPONENTS = np.roll(np.arange(EXPONENT_FLOOR, EXPONENT_CEILING + 1), EXPONENT_FLOOR)
+
+
+class Scales:
+    """What the exponents of blocks mean at each key of an array; computed as it is asked for.
+
+    Parameters
+    ----------
+    exponents : ndarray, shape (num_blocks,), int16
+    shift : int
+        Values on the grid are multiples of ``2^(exponent + shift)``.
+    counts : ndarray of int64, shape (num_blocks,), or None
+        Keys in each block; None is one in every block.
+    """
+
+    def __init__(self, exponents: Int16Array, shift: int, counts: Int64Array | None) -> None:
+        self._shift = shift
+        self._by_block = exponents.copy()
+        self._by_key = self._by_block if counts is None else np.repeat(exponents, counts)
+        # Not cached_property, which takes a lock: as long as an operation.
+        self._rounding: Float32Array | None = None
+        self._powers: Float32Array | None = None
+        self._divisors: tuple[int, Float64Array] | None = None
+
+    def rounding(self) -> Float32Array:
+        """Return limits and factors of values, shape (2, k), float32.
+
+        A value is on the grid if its magnitude is below its limit; NaN and infinity are below none.  The factor is the
+        power of two that takes it to whole numbers.
+        """
+        if self._rounding is None:
+            self._rounding = _rounding(self._shift).take(self._by_key, axis=1, mode="wrap")
+        return self._rounding
+
+    def powers(self) -> Float32Array:
+        """Return ``2^exponent``, shape (num_blocks,), float32: the running maximum grows unless a maximum is below."""
+        if self._powers is None:
+            self._powers = _powers().take(self._by_block, mode="wrap")
+        return self._powers
+
+    def divisors(self, samples: int) -> Float64Array:
+        """Return ``samples / 2^E``, shape (k,), float64: whole numbers over it are means.
+
+        One division rounds as a product with ``2^E``, which is exact, and a division by the samples do.
+        """
+        known = self._divisors
+        if known is None or known[0] != samples:
+            known = self._divisors = samples, _divisors(self._shift, samples).take(self._by_key, mode="wrap")
+        return known[1]
+
+
+@lru_cache(maxsize=64)
+def _rounding(shift: int) -> Float32Array:
+    return np.stack([_float32_powers(_EXPONENTS + GROWTH_BITS), _float32_powers(-(_EXPONENTS + shift))])
+
+
+@lru_cache(maxsize=1)
+def _powers() -> Float32Array:
+    return _float32_powers(_EXPONENTS)
+
+
+@lru_cache(maxsize=64)
+def _divisors(shift: int, samples: int) -> Float64Array:
+    return np.ldexp(float(samples), -(_EXPONENTS + shift))
+
+
+def _float32_powers(exponents: Int64Array) -> Float32Array:
+    """Return powers of two; beyond the largest float32, infinity."""
+    with np.errstate(over="ignore"):
+        return np.ldexp(np.float32(1.0), exponents)
+
+
+def all_true(mask: BoolArray) -> bool:
+    """Return ``mask.all()``, in less than an operation's time for a few values."""
+    return b"\0" not in mask.tobytes()
+
+
+def exponents_of(maxima: Float32Array) -> Int16Array:
+    """Return the smallest e with ``maximum < 2^e`` for each block, and the floor for 0.
+
+    Parameters
+    ----------
+    maxima : ndarray, float32
+        Finite and not negative.
+    """
+    # What float32 holds below 2^-126 has the field 0, which is under the floor as well.
+    found = (maxima.view(np.int32) >> _MANTISSA_BITS).astype(np.int16)
+    found -= _HALF
+    return np.maximum(found, _FLOOR, out=found)
+
+
+def next_exponents(exponents: Int16Array, maxima: Float32Array, clock: int, scales: Scales | None = None) -> Int16Array:
+    """Return the exponents of clock + 1: the running maximum of all splits, which decays slowly.
+
+    Parameters
+    ----------
+    exponents : ndarray, shape (num_blocks,), int16
+        Of ``clock``; ``grid.initial_exponents`` at clock -1.
+    maxima : ndarray, shape (num_blocks,), float32
+        Largest |contribution| over all splits at ``clock``.
+    scales : Scales, optional
+        Of ``exponents``, where the caller keeps them.
+
+    Returns
+    -------
+    ndarray, shape (num_blocks,), int16
+        May be ``exponents`` where nothing changes.
+    """
+    decays = (clock + 1) % DECAY_CLOCKS == 0
+    compiled = kernels.active()
+    if compiled is not None:
+        following: Int16Array = np.empty_like(exponents)
+        bits = np.ascontiguousarray(maxima, dtype=np.float32).view(np.uint32)
+        compiled.following(bits, exponents, int(decays), following)
+        return following
+    if scales is not None and not decays and all_true(maxima < scales.powers()):
+        return exponents
+    found = exponents_of(maxima)
+    # The floor is one of exponents_of as well.
+    np.maximum(found, exponents - _ONE if decays else exponents, out=found)
+    return exponents if decays and found.tobytes() == exponents.tobytes() else found
+
+
+#: Keys that are added at a time, so that temporaries stay in the cache.
+CHUNK_KEYS = 65536
+
+
+class Blocks:
+    """Where the blocks of a range lie in an array over the range, or over a sorted list of some of its keys.
+
+    A value that nobody changes; callers keep it where the same keys come clock after clock.  It remembers what the
+    latest exponents mean at its keys, because they rarely change from one clock to the next.
+    """
+
+    def __init__(self, block_keys: int, start_key: int, length: int, keys: Int64Array | None) -> None:
+        if start_key % block_keys:
+            raise ValueError(f"the range starts at key {start_key}, but must start at a multiple of {block_keys}")
+        self.num_blocks = -(-length // block_keys)
+        edges = np.minimum(np.arange(self.num_blocks + 1, dtype=np.int64) * block_keys, length)
+        self._set_bounds(edges if keys is None else np.searchsorted(keys, edges + start_key))
+        if keys is not None and self.size != keys.size:
+            raise ValueError(f"keys outside the range [{start_key}, {start_key + length})")
+
+    def _set_bounds(self, bounds: Int64Array) -> None:
+        #: Block b is at [bounds[b], bounds[b + 1]).
+        self.bounds = bounds
+        self.counts = np.diff(bounds)
+        #: Blocks that have keys.
+        self.present = np.flatnonzero(self.counts)
+        self.size = int(bounds[-1]) if bounds.size else 0
+        #: Every block has one key, as in models of few keys.
+        self._single = self.size == self.num_blocks == self.present.size
+        self._latest: tuple[bytes, int, Scales] | None = None
+
+    def at(self, positions: Int64Array) -> Blocks:
+        """Return the blocks of an array over some sorted positions of this one.
+
+        Raises
+        ------
+        ValueError
+            A position is not one of this array.
+        """
+        part = object.__new__(Blocks)
+        part.num_blocks = self.num_blocks
+        part._set_bounds(np.searchsorted(positions, self.bounds))
+        if part.size != positions.size:
+            raise ValueError(f"positions outside the {self.size} keys of the sum")
+        return part
+
+    def chunks(self, chunk_keys: int = CHUNK_KEYS) -> Iterator[tuple[NDArray[np.intp], slice]]:
+        """Yield runs of present blocks with the positions that they take, of about ``chunk_keys`` keys."""
+        first = 0
+        while first < self.present.size:
+            limit = self.bounds[self.present[first]] + chunk_keys
+            stops = self.bounds[self.present[first:] + 1]
+            count = max(1, int(np.searchsorted(stops, limit, side="right")))
+            blocks = self.present[first : first + count]
+            yield blocks, slice(int(self.bounds[blocks[0]]), int(self.bounds[blocks[-1] + 1]))
+            first += count
+
+    def scales(self, exponents: Int16Array, shift: int) -> Scales:
+        """Return what exponents mean at each key; for arrays that fit into the cache."""
+        # Bytes, because exponents that are on their way are filled in later.
+        name, latest = exponents.tobytes(), self._latest
+        if latest is not None and latest[0] == name and latest[1] == shift:
+            return latest[2]
+        found = Scales(exponents, shift, None if self._single else self.counts)
+        self._latest = name, shift, found
+        return found
+
+    def reduced(self, magnitudes: Float32Array) -> Float32Array:
+        """Return the largest magnitude of each block, 0 for blocks without keys; ``magnitudes`` itself may be it."""
+        if self._single:
+            return magnitudes
+        found = np.zeros(self.num_blocks, dtype=np.float32)
+        if self.present.size == self.size:
+            found[self.present] = magnitudes
+        else:
+            found[self.present] = np.maximum.reduceat(magnitudes, self.bounds[self.present])
+        return found
+
+    def maxima(self, grad: Float32Array) -> Float32Array:
+        """Return max |grad| of each block, 0 for blocks without keys; NaN or infinity where a value is."""
+        found = np.zeros(self.num_blocks, dtype=np.float32)
+        compiled = kernels.active()
+        if compiled is not None:
+            compiled.largest(bits_of(grad), self.bounds, found.view(np.uint32))
+            return found
+        # NaN is wanted here: the caller looks for it in the maxima.
+        with np.errstate(invalid="ignore"):
+            for blocks, part in self.chunks():
+                starts = self.bounds[blocks] - part.start
+                found[blocks] = np.maximum.reduceat(np.abs(grad[part]), starts)
+        return found
+
+
+def bits_of(values: Float32Array) -> NDArray[np.uint32]:
+    """Return the bits of float32 values, in one piece of memory."""
+    return np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+
+
+def check_finite(maxima: Float32Array, start_key: int, block_keys: int, split: int | None) -> None:
+    """Raise TrainingError if a block's magnitude is NaN or infinite."""
+    bad = np.flatnonzero(~np.isfinite(maxima))
+    if bad.size:
+        first = start_key + int(bad[0]) * block_keys
+        of_split = "" if split is None else f" of split {split}"
+        raise TrainingError(
+            f"the gradient{of_split} is NaN or infinite between keys {first} and {first + block_keys}: "
+            f"{DIVERGED}; a smaller learning rate or normalised data may help"
+        )
+
 
 #: Up to this many splits the sum of all of them fits into int32 with enough bits for a value.
 MAX_INT32_SPLITS = 256
@@ -88,277 +335,3 @@ class RawBlock(NamedTuple):
     block: int
     #: float32, at those keys of the sum's key list (or of the range) that lie in the block.
     values: Float32Array
-
-
-class ClockSum(WrittenOnce):
-    """Sum of a server over everything that was pushed to one partition at one clock.
-
-    Parameters
-    ----------
-    grid : Grid
-    exponents : ndarray, shape (num_blocks,), int16
-    start_key, length : int
-        The partition.
-    keys : ndarray of int64, sorted, or None
-        Global keys of the sum; None is the partition.
-    out : ndarray of the grid's type, optional
-        Memory of the sum, whatever it holds.
-    blocks : Blocks, optional
-        Of these keys, where the caller keeps them.
-
-    Attributes
-    ----------
-    raw : list of RawBlock
-        Values are over the whole block.
-    """
-
-    def __init__(
-        self,
-        grid: Grid,
-        exponents: Int16Array,
-        start_key: int,
-        length: int,
-        keys: Int64Array | None = None,
-        out: IntegerArray | None = None,
-        blocks: Blocks | None = None,
-    ) -> None:
-        self.grid = grid
-        self.start_key = start_key
-        self.exponents = exponents
-        self.length = length
-        self.keys = keys
-        self._blocks = Blocks(grid.block_keys, start_key, length, keys) if blocks is None else blocks
-        super().__init__(memory_for(out, self._blocks.size, grid.dtype))
-        self._maxima: Float32Array | None = None
-        self._known_scales: Scales | None = None
-        self.raw: list[RawBlock] = []
-
-    @property
-    def maxima(self) -> Float32Array:
-        """Largest |contribution| in each block, shape (num_blocks,), float32."""
-        if self._maxima is None:
-            self._maxima = np.zeros(self.exponents.size, dtype=np.float32)
-        return self._maxima
-
-    def add(
-        self,
-        part: IntegerArray,
-        maxima: Float32Array,
-        raw: Sequence[tuple[int, int, Float32Array]] = (),
-        keys: Int64Array | None = None,
-        positions: kernels.Positions | None = None,
-        is_last: bool = False,
-    ) -> None:
-        """Add a pushed :class:`eps.ml.split_sum.SplitSum`; the caller sees to it that each split is added once.
-
-        Nothing is kept of what is given, but for ``part`` where it is the last.
-
-        Parameters
-        ----------
-        part : ndarray of the grid's type
-            Over the partition, or over ``keys``.
-        maxima : ndarray, shape (num_blocks,), float32
-        raw : sequence of (split, block, values)
-        keys : ndarray of int64, sorted, or None
-            Global keys of ``part``; None is the partition.
-        positions : ndarray of int64 or uint32, sorted, or None
-            Where ``keys`` lie in a sum that has keys of its own; the caller has seen that they are its.
-        is_last : bool
-            The sum is used once more, for the step, and ``part`` stays as it is until then.
-
-        Raises
-        ------
-        ProtocolError
-            Sizes or types do not fit; nothing was added then.
-        """
-        expected = self.length if keys is None else keys.size
-        if part.size != expected or part.dtype != self.grid.dtype or maxima.size != self.exponents.size:
-            raise ProtocolError(
-                f"a sum of {part.size} {part.dtype} and {maxima.size} maxima was pushed, "
-                f"but {expected} {self.grid.dtype} and {self.exponents.size} were expected"
-            )
-        # Who knows the positions has looked at the keys.
-        if keys is not None and positions is None and keys.size:
-            first, last = keys.item(0), keys.item(-1)
-            if not self.start_key <= first <= last < self.start_key + self.length:
-                raise ProtocolError(
-                    f"keys {first} .. {last} were pushed to [{self.start_key}, {self.start_key + self.length})"
-                )
-        if self.keys is not None and (positions is None or positions.size != part.size):
-            raise ValueError(f"a sum over {self.keys.size} keys needs to know where the {part.size} added ones are")
-        if raw:
-            self.raw.extend([self._over_block(RawBlock(*block), keys) for block in raw])
-        self._add_part(part, keys, self.start_key, positions, is_last)
-        if self._maxima is None:
-            self._maxima = maxima.copy()
-        else:
-            np.maximum(self._maxima, maxima, out=self._maxima)
-
-    def over(self, keys: Int64Array | None, out: IntegerArray | None = None, blocks: Blocks | None = None) -> ClockSum:
-        """Return the same sum over other keys; it is zero at those that this one does not have."""
-        found = ClockSum(self.grid, self.exponents, self.start_key, self.length, keys, out, blocks)
-        found._maxima, found.raw = self._maxima, self.raw
-        if self.keys is None and keys is not None:
-            np.take(self.sum, keys - self.start_key, out=found._sum, mode="clip")
-            found._written = True
-        elif self.keys is None:
-            np.copyto(found.sum, self.sum)
-        elif keys is None:
-            found.sum[self.keys - self.start_key] = self.sum
-        else:
-            return self.over(None).over(keys, out, blocks)
-        return found
-
-    def quotient(self, samples: int) -> Quotient | None:
-        """Return ``total / samples`` before it is formed; None where there are blocks off the grid."""
-        if self.raw:
-            return None
-        return Quotient(*self.terms(), self._blocks.bounds, self.exponents, self.grid.shift, float(samples))
-
-    def means(self, samples: int, keys: Int64Array | None = None) -> Iterator[tuple[slice, Float32Array]]:
-        """Yield ``total / samples`` as float32, part by part, so that what follows finds it in the cache.
-
-        Parameters
-        ----------
-        samples : int
-            At least 1.
-        keys : ndarray of int64, sorted, or None
-            Global keys; None is those of the sum.
-
-        Yields
-        ------
-        slice
-            Positions in the sum, or in ``keys``.
-        ndarray, float32
-            Valid until the next one is asked for.
-        """
-        if keys is not None:
-            yield from self.over(keys).means(samples)
-            return
-        blocks, sums, compiled = self._blocks, self.sum, kernels.active()
-        # As a whole: a third to half of the time of the parts (14 keys, 10,000 keys).
-        if compiled is None and not self.raw and 0 < sums.size <= CLOSE_KEYS:
-            exact = sums / self._scales().divisors(samples)
-            yield slice(0, sums.size), exact.astype(np.float32)
-            return
-        units = np.ldexp(1.0, self.grid.unit_exponents(self.exponents))
-        raw = {} if not self.raw else _by_block(self.raw if self.keys is None else self._raw_at(self.keys))
-        memory = np.empty(max(CLOSE_KEYS, int(blocks.counts.max(initial=0))), dtype=np.float32)
-        for present, part in blocks.chunks(CLOSE_KEYS):
-            mean = memory[: part.stop - part.start]
-            if compiled is not None:
-                first, stop = int(present[0]), int(present[-1]) + 1
-                bounds = blocks.bounds[first : stop + 1] - part.start
-                compiled.mean(sums[part], bounds, units[first:stop], float(samples), mean)
-            else:
-                exact = sums[part] * np.repeat(units[present], blocks.counts[present])
-                exact /= samples
-                np.copyto(mean, exact, casting="same_kind")
-            for block in present.tolist() if raw else ():
-                if block in raw:
-                    place = slice(int(blocks.bounds[block]), int(blocks.bounds[block + 1]))
-                    exact = sums[place] * units[block]
-                    for one in raw[block]:
-                        exact += one.values
-                    mean[place.start - part.start : place.stop - part.start] = exact / samples
-            yield part, mean
-
-    def total(self, keys: Int64Array | None = None) -> Float64Array:
-        """Return the sum over all splits, float64, over the partition or at some global keys."""
-        if self.keys is not None:
-            return self.over(None).total(keys)
-        if keys is None:
-            return total(self.grid, self.exponents, self.sum, self.raw, self.start_key)
-        blocks = Blocks(self.grid.block_keys, self.start_key, self.length, keys)
-        return _total(self.grid, self.exponents, self.sum[keys - self.start_key], self._raw_at(keys), blocks)
-
-    def next_exponents(self, clock: int) -> Int16Array:
-        """Return the exponents of the clock after ``clock``, once everything was added."""
-        is_small = kernels.active() is None and self._sum.size <= CLOSE_KEYS
-        return next_exponents(self.exponents, self.maxima, clock, self._scales() if is_small else None)
-
-    def _scales(self) -> Scales:
-        if self._known_scales is None:
-            self._known_scales = self._blocks.scales(self.exponents, self.grid.shift)
-        return self._known_scales
-
-    def _range_of(self, block: int) -> tuple[int, int]:
-        return block * self.grid.block_keys, min((block + 1) * self.grid.block_keys, self.length)
-
-    def _over_block(self, raw: RawBlock, keys: Int64Array | None) -> RawBlock:
-        if not 0 <= raw.block < self.exponents.size:
-            raise ProtocolError(f"split {raw.split} pushed block {raw.block} of {self.exponents.size}")
-        first, stop = self._range_of(raw.block)
-        if keys is None:
-            positions: slice | Int64Array = slice(0, stop - first)
-            expected = stop - first
-        else:
-            a, b = np.searchsorted(keys, (first + self.start_key, stop + self.start_key))
-            positions = keys[a:b] - (first + self.start_key)
-            expected = int(b - a)
-        if raw.values.size != expected:
-            raise ProtocolError(
-                f"split {raw.split} pushed {raw.values.size} values of block {raw.block}, but {expected} were expected"
-            )
-        values = np.zeros(stop - first, dtype=np.float32)
-        values[positions] = raw.values
-        return raw._replace(values=values)
-
-    def _raw_at(self, keys: Int64Array) -> list[RawBlock]:
-        chosen = []
-        for raw in self.raw:
-            first, stop = self._range_of(raw.block)
-            a, b = np.searchsorted(keys, (first + self.start_key, stop + self.start_key))
-            chosen.append(raw._replace(values=raw.values[keys[a:b] - (first + self.start_key)]))
-        return chosen
-
-
-def total(
-    grid: Grid,
-    exponents: Int16Array,
-    int_sum: IntegerArray,
-    raw: Iterable[tuple[int, int, Float32Array]],
-    start_key: int = 0,
-    keys: Int64Array | None = None,
-    length: int | None = None,
-) -> Float64Array:
-    """Return ``int_sum * 2^E`` plus the raw blocks, added in split order.
-
-    Parameters
-    ----------
-    int_sum : ndarray of the grid's type
-        Over a range, or over ``keys``.
-    raw : iterable of (split, block, values)
-        Over the same keys as ``int_sum``, in any order.
-    length : int, optional
-        Keys in the range; needed with ``keys``.
-
-    Returns
-    -------
-    ndarray of float64, like ``int_sum``
-    """
-    if length is None:
-        length = int_sum.size if keys is None else exponents.size * grid.block_keys
-    blocks = Blocks(grid.block_keys, start_key, length, keys)
-    return _total(grid, exponents, int_sum, (RawBlock(*block) for block in raw), blocks)
-
-
-def _total(
-    grid: Grid, exponents: Int16Array, int_sum: IntegerArray, raw: Iterable[RawBlock], blocks: Blocks
-) -> Float64Array:
-    unit = np.ldexp(1.0, grid.unit_exponents(exponents))
-    result: Float64Array = int_sum * np.repeat(unit, blocks.counts)
-    for split, block, values in sorted(raw, key=lambda item: (item.split, item.block)):
-        place = result[blocks.bounds[block] : blocks.bounds[block + 1]]
-        if values.size != place.size:
-            raise ProtocolError(f"split {split} has {values.size} values of block {block}, which has {place.size}")
-        place += values
-    return result
-
-
-def _by_block(raw: Iterable[RawBlock]) -> dict[int, list[RawBlock]]:
-    """Return the raw blocks by block, each in split order."""
-    found: dict[int, list[RawBlock]] = {}
-    for one in sorted(raw, key=lambda item: item.split):
-        found.setdefault(one.block, []).append(one)
-    return found

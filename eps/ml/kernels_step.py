@@ -1,6 +1,6 @@
 """Compiled steps of the optimizers: from the sum of a clock to the parameters after it, once over memory.
 
-One call does what :meth:`eps.ml.grid.ClockSum.means` and :meth:`eps.ml.optim.Optimizer.step` do part by part: it reads
+One call does what :meth:`eps.ml.sums.ClockSum.means` and :meth:`eps.ml.optim.Optimizer.step` do part by part: it reads
 the sum and what is to be added to it last, forms the mean gradient, updates the slots in place and writes the
 parameters out of place.  Bits are those of the NumPy code: one IEEE operation in float32 for each of NumPy's, in its
 order, no ``fastmath``, constants rounded to float32 where NumPy rounds them.  A tile of keys goes through several short

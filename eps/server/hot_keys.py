@@ -4,7 +4,7 @@ While the same key sets contribute, their union is known: parameters, slots and 
 set is a list of positions in it.  A clock then touches memory of the size of the union, in order, and the step is dense
 and out of place, so that the version before stays readable.
 
-A table may have more keys than a clock touches: a step with a zero gradient is what :mod:`eps.ml.lazy` would replay
+A table may have more keys than a clock touches: a step with a zero gradient is what :mod:`eps.ml.steps` would replay
 later, to the bit.  It needs no more than this to be exact: keys that enter are caught up to the clock first, and
 :meth:`HotKeys.write_back` brings the partition's arrays up to date.
 
@@ -22,9 +22,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from eps.ml import kernels, lazy
+from eps.ml import kernels
+from eps.ml import steps as lazy
 from eps.ml.arrays import distinct
-from eps.ml.blocks import Blocks
+from eps.ml.grid import Blocks
 from eps.ml.optim import Optimizer
 from eps.ml.steps import Summed, step_out_of_place
 

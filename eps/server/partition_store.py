@@ -21,12 +21,11 @@ from typing import Literal, overload
 import numpy as np
 
 from eps.errors import ProtocolError, TransferError
-from eps.ml import kernels, lazy
-from eps.ml.blocks import Blocks
-from eps.ml.grid import ClockSum
-from eps.ml.plain import PlainClockSum
-from eps.ml.scales import next_exponents
+from eps.ml import kernels
+from eps.ml import steps as lazy
+from eps.ml.grid import Blocks, next_exponents
 from eps.ml.steps import Formed, Summed, prepare, step_out_of_place
+from eps.ml.sums import ClockSum, PlainClockSum
 from eps.net.messages.exchange import PullPart, PushPart
 from eps.server.hot_keys import HotKeys
 from eps.spec.runtime import Runtime

@@ -19,10 +19,9 @@ from eps.errors import ProtocolError
 from eps.ml import kernels
 from eps.ml.arrays import distinct
 from eps.ml.batches import draw
-from eps.ml.blocks import Blocks, check_finite
+from eps.ml.grid import Blocks, check_finite
 from eps.ml.metrics import EvalSums
-from eps.ml.plain import PlainSplitSum
-from eps.ml.split_sum import SplitSum
+from eps.ml.sums import PlainSplitSum, SplitSum
 from eps.net.messages.exchange import PullAnswer, PullPart, PushPart, keyset_digest
 from eps.spec.runtime import Runtime
 

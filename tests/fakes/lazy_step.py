@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from eps.ml.lazy import catch_up
 from eps.ml.optim import Optimizer
+from eps.ml.steps import catch_up
 
 
 def step_lazily(

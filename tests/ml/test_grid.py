@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from eps.errors import ConfigError, ProtocolError, TrainingError
-from eps.ml.blocks import CHUNK_KEYS, Blocks
-from eps.ml.grid import ClockSum, Grid, total
-from eps.ml.scales import EXPONENT_CEILING, EXPONENT_FLOOR, Scales, exponents_of, next_exponents
-from eps.ml.split_sum import SplitSum
+from eps.ml.grid import CHUNK_KEYS, EXPONENT_CEILING, EXPONENT_FLOOR, Blocks, Grid, Scales, exponents_of, next_exponents
+from eps.ml.sums import ClockSum, SplitSum, total
 
 LENGTH, START = 1000, 64 * 3
 

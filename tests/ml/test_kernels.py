@@ -10,10 +10,8 @@ import pytest
 
 from eps.errors import ConfigError, TrainingError
 from eps.ml import kernels
-from eps.ml.grid import ClockSum, Grid
-from eps.ml.plain import PlainClockSum, PlainSplitSum
-from eps.ml.scales import next_exponents
-from eps.ml.split_sum import SplitSum
+from eps.ml.grid import Grid, next_exponents
+from eps.ml.sums import ClockSum, PlainClockSum, PlainSplitSum, SplitSum
 
 LENGTH = 1000
 

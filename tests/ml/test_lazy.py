@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eps.ml.lazy import catch_up, peek
 from eps.ml.optim import OPTIMIZERS, OptimizerSettings, make_optimizer
+from eps.ml.steps import catch_up, peek
 from tests.fakes.lazy_step import step_lazily
 
 SIZE = 60

@@ -9,11 +9,11 @@ import pytest
 from scipy import sparse
 
 from eps.ml.batches import batch_share, draw
-from eps.ml.grid import ClockSum, Grid
-from eps.ml.lazy import catch_up, peek
+from eps.ml.grid import Grid
 from eps.ml.models import load_model
 from eps.ml.optim import OptimizerSettings, make_optimizer
-from eps.ml.split_sum import SplitSum
+from eps.ml.steps import catch_up, peek
+from eps.ml.sums import ClockSum, SplitSum
 from tests.fakes.lazy_step import step_lazily
 
 SPLITS, ROWS, CLOCKS, SEED = 8, 240, 12, 3

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from eps.ml import kernels, kernels_step
-from eps.ml.grid import ClockSum, Grid, RawBlock
+from eps.ml.grid import Grid, RawBlock
 from eps.ml.optim import OPTIMIZERS, OptimizerSettings, make_optimizer
-from eps.ml.plain import PlainClockSum
 from eps.ml.steps import Formed, Summed, prepare, step_out_of_place
+from eps.ml.sums import ClockSum, PlainClockSum
 
 #: More than a tile, and not a multiple of anything.
 LENGTH = kernels_step.TILE_KEYS + 777

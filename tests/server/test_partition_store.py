@@ -11,9 +11,8 @@ import pytest
 
 from eps.errors import ProtocolError, TransferError
 from eps.ml import kernels
-from eps.ml.grid import RawBlock
-from eps.ml.scales import exponents_of, next_exponents
-from eps.ml.split_sum import SplitSum
+from eps.ml.grid import RawBlock, exponents_of, next_exponents
+from eps.ml.sums import SplitSum
 from eps.net.messages.exchange import PullPart, PushPart, keyset_digest
 from eps.server.checks import check_pushes
 from eps.server.partition_store import PartitionStore, UpdateData

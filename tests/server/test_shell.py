@@ -17,7 +17,7 @@ from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address, Role
 from eps.errors import EpsError, PeerUnavailableError, ProtocolError
-from eps.ml.scales import GROWTH_BITS
+from eps.ml.grid import GROWTH_BITS
 from eps.net.arrays.api import Connection, Message
 from eps.net.messages.exchange import (
     PullAnswer,
