@@ -122,6 +122,8 @@ class LiveJob:
         self._has_feedback = False
         #: The last clock that was seen, and the last one during which a change of size went on.
         self._seen_clock = self._changed_clock = -1
+        #: When the last clock ended that was seen of this part of the job; NaN before the first.
+        self._seen_s = math.nan
         self._why = ""
         self._gave_up = False
         self._standstill = Standstill()
@@ -517,7 +519,7 @@ class LiveJob:
         return bool(self._why) and not self._gave_up and self._standstill.told_before_s() is None
 
     def _follow(self, job: Job) -> None:
-        started, seen_s = False, math.nan
+        started, self._seen_s = False, math.nan
         part, iterated = self._standstill.begun(), False
         for progress in job.watch(self._seen_clock):
             if not started and progress.status["state"] not in WAITING_STATES:
@@ -535,17 +537,20 @@ class LiveJob:
             if started and not iterated:
                 iterated = True
                 self._standstill.iterated(part)
-            durations = []
-            for entry in progress.history:
-                now_s = float(entry["seconds"])
-                # Of an iteration during which the size was changed nothing can be learnt.
-                if now_s >= seen_s and entry["clock"] > self._changed_clock + 1:
-                    durations.append(now_s - seen_s)
-                seen_s = now_s
+            self._say_iterated(progress.history)
             self._seen_clock = int(progress.history[-1]["clock"])
-            losses = some_losses(progress.history)
-            self._say(e.Iterated(self.job_id, self._seen_clock + 1, tuple(durations), losses))
             self._look_for_feedback(progress.history)
+
+    def _say_iterated(self, history: Sequence[dict[str, Any]]) -> None:
+        """Say what has not been seen before: iterations, how long they took, their losses."""
+        durations = []
+        for entry in history:
+            now_s = float(entry["seconds"])
+            # Of an iteration during which the size was changed nothing can be learnt.
+            if now_s >= self._seen_s and entry["clock"] > self._changed_clock + 1:
+                durations.append(now_s - self._seen_s)
+            self._seen_s = now_s
+        self._say(e.Iterated(self.job_id, int(history[-1]["clock"]) + 1, tuple(durations), some_losses(history)))
 
     def _look_for_feedback(self, history: Sequence[dict[str, Any]]) -> None:
         for entry in history:
@@ -567,7 +572,7 @@ class LiveJob:
         unseen = [entry for entry in history if entry["clock"] > self._seen_clock]
         if unseen:
             # It may be over before anybody has looked.
-            self._say(e.Iterated(self.job_id, int(unseen[-1]["clock"]) + 1, (), some_losses(unseen)))
+            self._say_iterated(unseen)
         found = [(entry["clock"] + 1, entry[self._metric]) for entry in history if self._metric in entry]
         feedback = loss = None
         if phase is Phase.FINISHED and found:
