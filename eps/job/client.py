@@ -226,7 +226,7 @@ class Job:
             There is none.
         """
         directory = find_job(name)
-        if directory.is_running() or directory.settle().application is None:
+        if directory.is_running() or directory.settle().yarn.application is None:
             return cls(directory)
         from eps.job.yarn.former import look_after
 

@@ -24,7 +24,7 @@ from eps.storage.atomic import write_bytes_atomic
 from eps.storage.checkpoint import Manifest, history_lines, open_checkpoints
 from eps.storage.jobdir import JobDir, JobLock, cache_dir, find_job
 from eps.storage.journal import replay
-from eps.storage.record import Record, readable_runtime, write_record
+from eps.storage.record import Record, YarnPart, readable_runtime, write_record
 from eps.system.home import DIRECTORY_MODE, make_home
 
 #: A container's log file.
@@ -152,8 +152,7 @@ def _prepare(
             started_s=round(time.time(), 3),
             runtime=runtime.to_values(),
             results=former.results,
-            application=former.application,
-            claim=former.claim,
+            yarn=YarnPart(application=former.yarn.application, claim=former.yarn.claim),
             former=former,
         )
         write_record(directory.job_json, record)

@@ -95,14 +95,14 @@ def open_place(job: JobDir, security: Security) -> tuple[BoundServer | None, Ann
     StorageError
         The store that the job's processes share cannot be used.
     """
-    record = job.record()
-    if record.broker is None or not record.shared:
+    part = job.record().yarn
+    if part.broker is None or not part.shared:
         return None, Announcements(job)
     # Only who needs another store waits for the import.
     from eps.storage.locations import open_storage
 
-    announcements = Announcements(job, open_storage(record.shared))
-    return BoundServer(str(record.broker["host"]), security=security), announcements
+    announcements = Announcements(job, open_storage(part.shared))
+    return BoundServer(str(part.broker["host"]), security=security), announcements
 
 
 class Requests:

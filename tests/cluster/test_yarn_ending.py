@@ -226,7 +226,7 @@ def test_a_submission_that_yarn_refuses_is_the_end(submission: Submission, clock
     submission.note(ID)
 
     def refuse() -> None:
-        submission.job.note(application=None)
+        submission.job.note(yarn={"application": None})
         submission.leave()
 
     told, tell = telling(refuse)
@@ -266,7 +266,7 @@ def test_of_one_that_has_ended_it_is_said_what_is_still_fetched(submission: Subm
     submission.note(ID)
     submission.attend()
     fetched = f"application {ID} has ended; what it has left is fetched from hdfs://nn/shared/results"
-    submission.job.note(waiting={"reason": fetched, "is_fetching": True})
+    submission.job.note(yarn={"waiting": {"reason": fetched, "is_fetching": True}})
     told: list[str] = []
     with pytest.raises(DeadlineError) as raised:
         end_application(submission.job, "enough", 0.0, told.append)

@@ -21,7 +21,7 @@ def note_settings(job: JobDir, **spec: Any) -> None:
 def note_application(job: JobDir, application_id: str = "application_1_0001", **more: Any) -> None:
     """Have YARN have an application of a job."""
     found = {"application_id": application_id, "shared": "", "conf_dir": "", "client": "", **more}
-    job.note(phase=Phase.SUBMITTED, application=found)
+    job.note(phase=Phase.SUBMITTED, yarn={"application": found})
 
 
 def note_no_end(job: JobDir) -> None:

@@ -129,7 +129,7 @@ class Attendant:
             signals.setitimer(signals.ITIMER_REAL, 0)
             with suppress(StorageError):
                 # Where the disk is full the next attendant does it.
-                self._job.note(pid=0, waiting=None)
+                self._job.note(pid=0, yarn={"waiting": None})
 
     def _follow(self) -> int:
         end = self._job.record().end
@@ -241,7 +241,7 @@ class Attendant:
         self._place, self._noted = place, None
         host, port = place
         write_json_atomic(self._job.master_json, {"host": host, "port": port}, sync=False)
-        self._job.note(waiting=None)
+        self._job.note(yarn={"waiting": None})
         logger.info("the job master listens at %s:%d", host, port)
 
     def _note_fetching(self, what: str) -> None:
@@ -259,7 +259,7 @@ class Attendant:
         found |= {"is_silent": is_silent, "is_fetching": is_fetching}
         before, self._noted = self._noted, found
         if before is None or any(before[name] != found[name] for name in ("reason", "is_silent", "is_fetching")):
-            self._job.note(waiting=found)
+            self._job.note(yarn={"waiting": found})
             logger.info("%s", reason)
 
     def _wait(self, seconds: float) -> None:

@@ -134,7 +134,7 @@ class End:
         former = None if record.former is None else record.former.end
         if former is not None:
             end = replace(former, is_forgotten=is_forgotten)
-            self._job.note(phase=Phase.ENDED, end=end, former=None, waiting=None)
+            self._job.note(phase=Phase.ENDED, end=end, former=None, yarn={"waiting": None})
             self._job.master_json.unlink(missing_ok=True)
         return former
 
