@@ -1,4 +1,4 @@
-"""The command line: words to commands, errors to exit codes.  L5.
+"""The command line: words to commands, errors to exit codes.
 
 Almost everything is imported when needed and under one ``try``: Ctrl-C at once gives no traceback either.
 """

@@ -1,4 +1,4 @@
-"""Exit codes of all commands, and which error is which.  L1."""
+"""Exit codes of all commands, and which error is which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs from Python: start them, watch them, change their size, get what they trained.  L4.
+"""Jobs from Python: start them, watch them, change their size, get what they trained.
 
 The command line is made of this; whatever it does can be done here.
 """

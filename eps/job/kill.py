@@ -1,4 +1,4 @@
-"""Ends a job, whoever started it, and waits until its processes are gone.  L3."""
+"""Ends a job, whoever started it, and waits until its processes are gone."""
 
 from __future__ import annotations
 

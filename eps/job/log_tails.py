@@ -1,4 +1,4 @@
-"""What a job's processes wrote last: for whoever asks why it failed, without asking for it.  L3."""
+"""What a job's processes wrote last: for whoever asks why it failed, without asking for it."""
 
 from __future__ import annotations
 

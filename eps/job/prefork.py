@@ -1,4 +1,4 @@
-"""A supervisor that has done its imports already, for a process that starts one job after the other.  L3."""
+"""A supervisor that has done its imports already, for a process that starts one job after the other."""
 
 from __future__ import annotations
 

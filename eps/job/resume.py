@@ -1,4 +1,4 @@
-"""Start a job again that stopped before its end: from its latest checkpoint that is whole, or from its seed.  L3."""
+"""Start a job again that stopped before its end: from its latest checkpoint that is whole, or from its seed."""
 
 from __future__ import annotations
 

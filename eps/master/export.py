@@ -34,7 +34,7 @@ from eps.net.arrays.api import Message, Van
 from eps.net.messages.exchange import parse_header, simple
 from eps.spec.model_file import write_model
 from eps.spec.runtime import Runtime
-from eps.storage.waits import telling
+from eps.storage.api import telling
 from eps.system import interrupt
 
 logger = logging.getLogger(__name__)

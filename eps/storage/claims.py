@@ -1,4 +1,4 @@
-"""Folders of checkpoints outside of jobs' directories: each says in ``owner.txt`` which job has it.  L2."""
+"""Folders of checkpoints outside of jobs' directories: each says in ``owner.txt`` which job has it."""
 
 from __future__ import annotations
 

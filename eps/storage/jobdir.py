@@ -1,4 +1,4 @@
-"""Where jobs live on disk: ``EPS_HOME``, one directory per job, and the lock that says whether it runs.  L2.
+"""Where jobs live on disk: ``EPS_HOME``, one directory per job, and the lock that says whether it runs.
 
 ::
 

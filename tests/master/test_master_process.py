@@ -30,8 +30,8 @@ from eps.master.state_log import StateLog
 from eps.pb import control_pb2 as pb
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
-from eps.storage import atomic, waits
-from eps.storage.api import Storage
+from eps.storage import atomic
+from eps.storage.api import Storage, tell
 from eps.storage.atomic import read_json
 from eps.storage.checkpoint import CheckpointStore
 from eps.storage.hdfs import HdfsStorage
@@ -401,7 +401,7 @@ def test_model_that_cannot_be_brought_is_brought_again_and_not_made_again_unless
     def bring() -> None:
         told.append(rig.master.status()["storage_error"])
         if len(told) == 1:
-            waits.tell(why)
+            tell(why)
             raise StorageError(f"{why}; it was waited for 60 s")
 
     monkeypatch.setattr(export, "export", make)
