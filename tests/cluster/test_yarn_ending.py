@@ -13,8 +13,8 @@ import pytest
 
 from eps.cluster.yarn.application import Application
 from eps.errors import DeadlineError
-from eps.job import kill as local
-from eps.job.kill import end_job
+from eps.job import client as local
+from eps.job.client import end_job
 from eps.job.yarn import ending
 from eps.job.yarn.ending import ENDED_S, end_application, wished
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir
