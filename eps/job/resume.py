@@ -105,7 +105,7 @@ def _prepare(
     directory: JobDir, lock: JobLock, workers: int, servers: int, python: str, check: Callable[[JobSpec], None] | None
 ) -> Resumed:
     former, damage = _former(directory)
-    if former.end is not None and former.end.unfetched is not None:
+    if former.end is not None and former.end.yarn.unfetched is not None:
         # A model may be among it: by its master's word it may have finished.
         raise StorageError(
             f"job {directory.name!r} can be resumed when what it has left on its cluster was fetched, or what of that "

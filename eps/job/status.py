@@ -101,8 +101,8 @@ def _at_end(name: str, settings: Mapping[str, Any], end: End) -> dict[str, Any]:
         "name": name,
         "state": state,
         "reason": reason,
-        "as_of_s": end.seen_s if end.progress else None,
-        "clock": report.get("clock", round(end.progress * iterations)),
+        "as_of_s": end.yarn.seen_s if end.yarn.progress else None,
+        "clock": report.get("clock", round(end.yarn.progress * iterations)),
         "iterations": iterations,
         "membership_version": membership[-1].get("version", 0),
         "workers": len(membership[-1].get("workers", ())),
@@ -151,7 +151,7 @@ def check_unfinished(name: str, end: End | None) -> None:
 
     What one on YARN has left may still be fetched, before anybody knows what it is.
     """
-    if end is not None and end.unfetched is None and end.state == "finished":
+    if end is not None and end.yarn.unfetched is None and end.state == "finished":
         raise JobFinishedError(f"job {name!r} has finished: there is nothing to resume")
 
 

@@ -92,7 +92,7 @@ class OneMachine:
         return status
 
     def bring_model(self) -> None:
-        """The next master would find it where it is."""
+        """Do nothing: the next master finds the model where it is."""
 
     def deliver(self) -> str:
         """As of :class:`Host`."""

@@ -396,7 +396,7 @@ class JobDir:
             It could not be fetched: the message says why, and what to do.
         """
         ended = self.ended()
-        if ended is not None and ended.state == "finished" and ended.unfetched is not None:
+        if ended is not None and ended.state == "finished" and ended.yarn.unfetched is not None:
             raise StorageError(f"job {self.name!r}: {ended.reason}")
 
     def is_forgotten(self) -> bool:
@@ -408,7 +408,7 @@ class JobDir:
             Its record cannot be read.
         """
         ended = self.ended()
-        return ended is not None and ended.is_forgotten
+        return ended is not None and ended.yarn.is_forgotten
 
     def is_settled(self) -> bool:
         """Return whether it needs no attendant any more: it has ended, and what it has left is here.
@@ -419,7 +419,7 @@ class JobDir:
             Its record cannot be read.
         """
         ended = self.ended()
-        return ended is not None and ended.unfetched is None
+        return ended is not None and ended.yarn.unfetched is None
 
     def is_on_yarn(self) -> bool:
         """Return whether it has, or had, an application on YARN; also where its record is damaged: False then."""
@@ -693,7 +693,7 @@ def worth_of(job: JobDir) -> Worth | None:
         record = job.seen(job.record())
     except StorageError:
         return Worth.UNREADABLE
-    if record.end is not None and record.end.unfetched is not None:
+    if record.end is not None and record.end.yarn.unfetched is not None:
         return Worth.UNFETCHED
     if record.runtime is None or (record.end is not None and record.end.state == "finished"):
         return None

@@ -43,6 +43,19 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True)
+class YarnEnd:
+    """What is known besides of how a job on YARN ended; of any other job nothing."""
+
+    #: Its results are on its cluster only: why it ended, by YARN's word.
+    unfetched: str | None = None
+    #: The ResourceManager had lost its application, which may run.
+    is_forgotten: bool = False
+    #: Where its master left no report: how far it was by YARN's word, and when that was.
+    progress: float = 0.0
+    seen_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class End:
     """How a job ended."""
 
@@ -53,13 +66,7 @@ class End:
     time_s: float = 0.0
     #: Its supervisor was killed, as with the machine: no process has seen how it ended.
     is_lost: bool = False
-    #: Of a job on YARN whose results are on its cluster only: why it ended, by YARN's word.
-    unfetched: str | None = None
-    #: Of a job on YARN: the ResourceManager had lost its application, which may run.
-    is_forgotten: bool = False
-    #: Of a job on YARN whose master left no report: how far it was by YARN's word, and when that was.
-    progress: float = 0.0
-    seen_s: float = 0.0
+    yarn: YarnEnd = YarnEnd()
     #: What its master has reported, of history and memberships the last; empty where it could not report.
     report: Mapping[str, Any] = field(default_factory=dict)
     #: The status that a master which could not report wrote last.
@@ -125,7 +132,7 @@ class Record:
 
     def ended(self, end: End) -> Record:
         """Return the record of a job that has ended; whether it had begun may be found out when its results come."""
-        former = self.former if end.unfetched is not None else None
+        former = self.former if end.yarn.unfetched is not None else None
         return self.changed({"waiting": None}, phase=Phase.ENDED, pid=0, end=end, former=former)
 
     def changed(self, yarn: Mapping[str, Any] | None = None, **changes: Any) -> Record:
@@ -154,7 +161,7 @@ class Record:
         more = dict(values)
         more["phase"] = Phase(more["phase"])
         if "end" in more:
-            more["end"] = End(**more["end"])
+            more["end"] = End(**{**more["end"], "yarn": YarnEnd(**more["end"]["yarn"])})
         if "yarn" in more:
             more["yarn"] = YarnPart(**more["yarn"])
         if "former" in more:

@@ -227,7 +227,7 @@ def test_an_application_that_yarn_has_forgotten_has_ended(
     assert follow(ScriptedClient(RUNNING, JobNotFoundError("no such application"))) == 1
     assert ended_status(job)["reason"].startswith("YARN does not know the application any more")
     ended = job.ended()
-    assert ended is not None and ended.is_forgotten, "it may run: who starts it again asks"
+    assert ended is not None and ended.yarn.is_forgotten, "it may run: who starts it again asks"
 
 
 def test_what_one_that_is_forgotten_has_left_is_fetched(
@@ -279,7 +279,7 @@ def test_the_masters_word_counts_though_other_results_cannot_be_fetched(
     lose_model(shared, monkeypatch)
     assert follow(ScriptedClient(KILLED)) == 3
     ended = job.ended()
-    assert ended is not None and (ended.state, ended.unfetched) == ("failed", "no memory")
+    assert ended is not None and (ended.state, ended.yarn.unfetched) == ("failed", "no memory")
     assert ended.reason.startswith("no memory; what it has left cannot be fetched: results/model.npz: a block is")
     assert read_json(job.report) == {"state": "failed", "reason": "no memory", "clock": 9}
 
@@ -321,8 +321,8 @@ def test_what_could_not_be_fetched_is_fetched_again_without_yarn(
             follow(client)
         ended = job.ended()
         assert ended is not None and ended.state == said.final_status.lower().replace("succeeded", "finished")
-        assert ended.reason.count("safe mode") == 1 and ended.progress == 3 / 9
-        assert job.ended().unfetched is not None and "results/model.npz" in shared.files
+        assert ended.reason.count("safe mode") == 1 and ended.yarn.progress == 3 / 9
+        assert job.ended().yarn.unfetched is not None and "results/model.npz" in shared.files
         ended_s.add(ended.time_s)
     follow(ScriptedClient(AssertionError("YARN has said how it ended")))
     ended = job.ended()

@@ -133,10 +133,10 @@ class Attendant:
 
     def _follow(self) -> int:
         end = self._job.record().end
-        if end is not None and end.unfetched is not None:
+        if end is not None and end.yarn.unfetched is not None:
             # YARN need not be asked any more.
-            self._progress, self._seen_s = end.progress, end.seen_s
-            return self._fetch((end.state, end.unfetched, end.exit_code), is_known=not end.is_forgotten)
+            self._progress, self._seen_s = end.yarn.progress, end.yarn.seen_s
+            return self._fetch((end.state, end.yarn.unfetched, end.exit_code), is_known=not end.yarn.is_forgotten)
         while True:
             with suppress(StorageError):
                 self._want_end(wished(self._job, self._application_id))
@@ -329,7 +329,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         client = open_client(conf, application.client)
         # Where nothing is named, nothing is left: it is not this process's working directory.
         end = job.record().end
-        patience_s = FETCH_AGAIN_S if end is not None and end.unfetched is not None else None
+        patience_s = FETCH_AGAIN_S if end is not None and end.yarn.unfetched is not None else None
         shared = open_storage(application.shared, patience_s=patience_s) if application.shared else None
     except (EpsError, OSError) as error:
         print(f"eps.job.yarn.attendant: {error}", file=sys.stderr)
