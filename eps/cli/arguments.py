@@ -1,4 +1,4 @@
-"""What the command lines of both programs have in common: how words that they cannot use are refused.  L1."""
+"""What the command lines of both programs have in common: how words that they cannot use are refused."""
 
 from __future__ import annotations
 

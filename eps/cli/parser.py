@@ -1,4 +1,4 @@
-"""The parser of the command line: which commands and flags there are, with their help.  L5.
+"""The parser of the command line: which commands and flags there are, with their help.
 
 Flags of ``eps run`` are the fields of :class:`~eps.spec.job_spec.JobSpec`, with their help texts.
 """

@@ -66,7 +66,7 @@ def open_resources(
     if spec.on == "yarn":
         from eps.cluster.broker.resources import open_brokered
 
-        note = job.record().broker
+        note = job.record().yarn.broker
         if note is None:
             raise ConfigError(f"{job.path}: the job has no application: its master is no process of this host")
         return open_brokered(note, job, supervisor)

@@ -1,7 +1,8 @@
-"""Preparing a data set: load, divide, normalise, cut into splits, keep in a cache.
+"""Preparing a data set: load, divide, normalise, cut into splits, keep in a cache; new rows for a trained model.
 
 The result is a function of the input files and of :class:`~eps.data.settings.DataSettings`; it never depends on the
-number of workers or servers.
+number of workers or servers.  Which rows are for training, which for testing, and which belong to which split is a
+function of the seed.
 
 Source: EPS §2.2 (the training data is cut into splits that stay as they are while their holders change).
 """
@@ -14,8 +15,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from eps.data.builtin import builtin_version, check_builtin, is_builtin
 from eps.data.dataset import (
     FORMAT_VERSION,
     INFO_NAME,
@@ -35,16 +36,15 @@ from eps.data.dataset import (
     relocated,
     split_name,
 )
-from eps.data.divide import divide, local_features, piece, training_order
 from eps.data.files import content_key, input_paths
-from eps.data.formats import load
+from eps.data.formats import builtin_version, check_builtin, is_builtin, load
 from eps.data.normalize import FITTED_KINDS, Normalizer, fit_normalizer
 from eps.data.numpy_files import idx_labels_beside
-from eps.data.raw import Label, Matrix, RawData, csr_float32
+from eps.data.raw import Int64Array, Label, Matrix, RawData, csr_float32, encode, find_classes, find_labels
 from eps.data.settings import DataSettings
 from eps.data.splitfile import SplitData, write_split
-from eps.data.targets import encode, find_classes
 from eps.errors import ConfigError, DataError, StorageError
+from eps.ml.arrays import distinct
 
 _TEMPORARY_PREFIX = ".tmp-"
 
@@ -317,3 +317,141 @@ def _describe(settings: DataSettings, raw: RawData, classes: tuple[Label, ...]) 
     test = f", fold {settings.fold} of {settings.folds} for testing" if settings.folds else ""
     test = f", test {Path(settings.test).name}" if settings.test else test
     return f"{names} ({raw.format}): {raw.num_rows} rows x {raw.num_features} features{kinds}{test}"
+
+
+# ---- which rows go where
+
+
+class _Purpose(IntEnum):
+    """Keys of the random streams; other packages of EPS use small numbers for theirs."""
+
+    TEST_ROWS = 101
+    FOLDS = 102
+    ORDER = 103
+
+
+def permutation(num_rows: int, seed: int, purpose: int) -> Int64Array:
+    """Return row numbers in the order that ``seed`` and ``purpose`` give."""
+    stream = np.random.Generator(np.random.Philox(key=np.array([seed, purpose], dtype=np.uint64)))
+    return stream.permutation(num_rows).astype(np.int64)
+
+
+def divide(num_rows: int, settings: DataSettings) -> tuple[Int64Array, Int64Array]:
+    """Return the training rows and the test rows of one file, each in increasing order.
+
+    Raises
+    ------
+    DataError
+        A part would be empty.
+    """
+    if settings.folds is not None:
+        if num_rows < settings.folds:
+            raise DataError(f"{num_rows} rows cannot make {settings.folds} folds: each needs at least one")
+        order = permutation(num_rows, settings.seed, _Purpose.FOLDS)
+        start, stop = piece(num_rows, settings.folds, settings.fold)
+        test = np.sort(order[start:stop])
+    elif settings.test_fraction is not None:
+        num_test = round(num_rows * settings.test_fraction)
+        _check_parts(num_rows, num_test, settings.test)
+        test = np.sort(permutation(num_rows, settings.seed, _Purpose.TEST_ROWS)[:num_test])
+    elif settings.last_rows is not None:
+        _check_parts(num_rows, settings.last_rows, settings.test)
+        test = np.arange(num_rows - settings.last_rows, num_rows, dtype=np.int64)
+    else:
+        test = np.empty(0, dtype=np.int64)
+    for_test = np.zeros(num_rows, dtype=bool)
+    for_test[test] = True
+    return np.flatnonzero(~for_test), test
+
+
+def training_order(num_rows: int, seed: int) -> Int64Array:
+    """Return the order of the training rows before they are cut, so that a sorted file gives mixed splits."""
+    return permutation(num_rows, seed, _Purpose.ORDER)
+
+
+def piece(num_rows: int, num_pieces: int, number: int) -> tuple[int, int]:
+    """Return [start, stop) of a piece; sizes differ by at most one."""
+    return number * num_rows // num_pieces, (number + 1) * num_rows // num_pieces
+
+
+def local_features(num_features: int, *matrices: Matrix) -> Int64Array:
+    """Return the sorted unique features that CSR matrices touch."""
+    num_values = sum(matrix.nnz for matrix in matrices)
+    if num_features <= 16 * num_values:
+        touched = np.zeros(num_features, dtype=bool)
+        for matrix in matrices:
+            touched[matrix.indices] = True
+        return np.flatnonzero(touched)
+    return distinct(np.concatenate([matrix.indices for matrix in matrices]))
+
+
+def _check_parts(num_rows: int, num_test: int, test: str | None) -> None:
+    if not 0 < num_test < num_rows:
+        raise DataError(
+            f"test {test} of {num_rows} rows is {num_test} rows: both training and test need at least one row"
+        )
+
+
+# ---- new rows
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionData:
+    """Rows to predict, and their targets where the file has them."""
+
+    #: Dense float32 or CSR float32, shape (n, num_features), normalised.
+    X: Matrix
+    #: As in training (int32 classes or float32 values), or None.
+    y: NDArray[Any] | None
+
+
+def load_for_prediction(
+    path: str | Path,
+    settings: DataSettings,
+    normalizer: Normalizer,
+    num_features: int,
+    classes: Sequence[Label] = (),
+    *,
+    labels: str | None = None,
+) -> PredictionData:
+    """Load and normalise rows that a trained model is to predict.
+
+    Parameters
+    ----------
+    path : str or Path
+        The new file.
+    settings : DataSettings
+        Of the training data (``DatasetInfo.settings``, which knows the index base that was found).
+    normalizer : Normalizer
+        Of the training data.
+    num_features : int
+        Width of the model.
+    classes : sequence
+        Classes of the model; empty for regression.
+    labels : str or None
+        File of labels of the new rows.
+
+    Returns
+    -------
+    PredictionData
+        ``y`` is None where the file has no labels, or where one label that is no class fills the column: LIBSVM
+        has no way to leave it out, so people write 0.
+
+    Raises
+    ------
+    DataError
+        The file is missing or malformed, is wider than the model, or mixes classes with labels that are none.
+    """
+    format = "auto" if settings.format == "sklearn" else settings.format
+    settings = replace(settings, features=num_features, format=format)
+    raw = load_as(settings, str(path), labels, labels_optional=True)
+    if raw.num_features != num_features:
+        raise DataError(f"{path}: {raw.num_features} features: the model has {num_features}")
+    X = normalizer.apply(raw.X)
+    if raw.y is None:
+        return PredictionData(X, None)
+    if settings.task != "regression":
+        found = find_labels(raw)
+        if len(found) == 1 and found[0] not in classes:
+            return PredictionData(X, None)
+    return PredictionData(X, encode(raw, settings.task, classes))

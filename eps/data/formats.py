@@ -1,24 +1,33 @@
-"""Loading data of any format that EPS knows."""
+"""Loading data of any format that EPS knows: files, raw text, and the small data sets that come with scikit-learn."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from eps.data.builtin import is_builtin, load_builtin
+import numpy as np
+from scipy import sparse
+
 from eps.data.files import bare_name, input_paths, read_input
 from eps.data.libsvm import parse_libsvm
 from eps.data.numpy_files import is_idx, load_idx, load_labels, load_npy, load_npz, looks_like_idx_name
-from eps.data.raw import RawData, check_lengths, check_width
+from eps.data.raw import RawData, check_lengths, check_width, labels_from_strings, to_matrix
 from eps.data.settings import FORMATS, INDEX_BASES
 from eps.data.table import parse_table
-from eps.data.text import parse_text
 from eps.errors import ConfigError, DataError
 from eps.storage.locations import Location
 
+#: ``--data`` of a data set of scikit-learn starts with this.
+SKLEARN_PREFIX = "sklearn:"
+SKLEARN_NAMES = ("breast_cancer", "diabetes", "digits", "iris", "wine")
+#: Hash buckets of raw text where the number of features is not given.
+DEFAULT_BUCKETS = 1 << 18
 _PAIR = re.compile(r"\d+:\S+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 #: A file is told by its first lines; a row of LIBSVM may have no features, so one line is not enough.
@@ -199,3 +208,111 @@ def _text_has_labels(contents: list[tuple[str, bytes]], label_column: str, optio
 def _refuse(labels: Location | None, format: str) -> None:
     if labels is not None:
         raise ConfigError(f"labels are in {labels}, but format {format} holds its own labels")
+
+
+def parse_text(contents: Sequence[tuple[str, bytes]], *, features: int | None = None, labelled: bool = True) -> RawData:
+    """Read lines of text as counts of their words and pairs of neighbouring words.
+
+    Words are what blanks divide, in lower case.  A word or pair counts in bucket CRC-32 modulo ``features``, which is
+    the same in every process and version; two that meet in a bucket add up.  Weights (tf-idf, presence) are left to
+    the normaliser, since they may use the training part only.
+
+    Parameters
+    ----------
+    contents : sequence of (str, bytes)
+        Names and unpacked files.  One file: ``label TAB text`` in each line.  Several: text only, and the label is
+        the number of the file from 0.
+    features : int or None
+        Hash buckets; None is :data:`DEFAULT_BUCKETS`.
+    labelled : bool
+        False for one file without labels.
+
+    Returns
+    -------
+    RawData
+        ``X`` is CSR.
+
+    Raises
+    ------
+    DataError
+        A line has no label where it needs one, or there is no line.
+    """
+    num_buckets = DEFAULT_BUCKETS if features is None else features
+    if not 1 <= num_buckets < 2**31:
+        raise ConfigError(f"features is {num_buckets}, but text is hashed to 1 .. 2^31 - 1 buckets")
+    split_label = labelled and len(contents) == 1
+    labels: list[str] = []
+    buckets: list[int] = []
+    ends = [0]
+    for number, (name, content) in enumerate(contents):
+        for line, raw_line in enumerate(content.split(b"\n"), 1):
+            if not raw_line.strip():
+                continue
+            text = raw_line.decode("utf-8", errors="replace")
+            if split_label:
+                label, tab, text = text.partition("\t")
+                if not tab or not label.strip():
+                    raise DataError(f"{name}:{line}: {text[:60] or label[:60]}: a line must be label TAB text")
+                labels.append(label.strip())
+            else:
+                labels.append(str(number))
+            words = text.lower().encode("utf-8").split()
+            grams = words + [first + b" " + second for first, second in pairwise(words)]
+            buckets.extend(zlib.crc32(gram) % num_buckets for gram in grams)
+            ends.append(len(buckets))
+    if not labels:
+        raise DataError(f"{contents[0][0]}: empty file: data needs at least one row")
+    index_type = np.int32 if len(buckets) < 2**31 else np.int64
+    X = sparse.csr_matrix(
+        (np.ones(len(buckets), np.float32), np.array(buckets, index_type), np.array(ends, index_type)),
+        shape=(len(labels), num_buckets),
+    )
+    X.sum_duplicates()
+    if not labelled:
+        return RawData(X=X, y=None, format="text")
+    y, classes = labels_from_strings(labels, contents[0][0])
+    return RawData(X=X, y=y, classes=classes, format="text")
+
+
+def is_builtin(data: str) -> bool:
+    """Tell whether ``data`` names a data set instead of a file."""
+    return data.startswith(SKLEARN_PREFIX)
+
+
+def check_builtin(data: str) -> str:
+    """Return the bare name.
+
+    Raises
+    ------
+    ConfigError
+        Unknown name, or scikit-learn is not installed.
+    """
+    name = data.removeprefix(SKLEARN_PREFIX)
+    if name not in SKLEARN_NAMES:
+        raise ConfigError(f"data is {data!r}, but of scikit-learn's must be one of {', '.join(SKLEARN_NAMES)}")
+    if importlib.util.find_spec("sklearn") is None:
+        raise ConfigError(f"data is {data!r}, which needs scikit-learn: pip install '.[data]' in EPS's folder")
+    return name
+
+
+def builtin_version(data: str) -> str:
+    """Return what the content of a data set depends on besides its name."""
+    check_builtin(data)
+    import sklearn
+
+    return f"scikit-learn {sklearn.__version__}"
+
+
+def load_builtin(data: str) -> RawData:
+    """Load ``sklearn:NAME``.
+
+    Raises
+    ------
+    ConfigError
+        Unknown name, or scikit-learn is not installed.
+    """
+    name = check_builtin(data)
+    from sklearn import datasets
+
+    X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    return RawData(X=to_matrix(X, data), y=np.asarray(y, dtype=np.float64), format="sklearn")

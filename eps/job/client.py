@@ -1,4 +1,4 @@
-"""Jobs from Python: start them, watch them, change their size, get what they trained.  L4.
+"""Jobs from Python: start them, watch them, change their size, get what they trained.
 
 The command line is made of this; whatever it does can be done here.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from eps.cluster.choice import check_backend
-from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor
+from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor, kill_supervisor
 from eps.core.changes import change_of, check_request_id
 from eps.core.reconfig import Change, Operation, Phase
 from eps.errors import (
@@ -28,13 +29,22 @@ from eps.errors import (
     JobFinishedError,
     PeerUnavailableError,
     PlanError,
+    ResourceError,
     RpcError,
+    StorageError,
     TrainingError,
 )
 from eps.job.entry_points import ENTRY_POINTS
-from eps.job.kill import end_job
 from eps.job.master_link import GIVE_UP_S, RETRY_S, MasterLink, Progress, WaitNews
-from eps.job.status import application_id_of, ended_report, ended_status, is_on_yarn, waiting_status, with_application
+from eps.job.status import (
+    BEING_STARTED,
+    application_id_of,
+    ended_report,
+    ended_status,
+    is_on_yarn,
+    waiting_status,
+    with_application,
+)
 from eps.pb import control_pb2 as pb
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
@@ -226,7 +236,7 @@ class Job:
             There is none.
         """
         directory = find_job(name)
-        if directory.is_running() or directory.settle().application is None:
+        if directory.is_running() or directory.settle().yarn.application is None:
             return cls(directory)
         from eps.job.yarn.former import look_after
 
@@ -616,3 +626,95 @@ def _object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RpcError(f"the job master answered with a {type(value).__name__}, not with an object")
     return value
+
+
+def end_job(job: JobDir, reason: str, timeout_s: float, tell: Callable[[str], None]) -> None:
+    """End a job that runs; parameters and errors as of :meth:`Job.kill`."""
+    what = f"the end of job {job.name!r}"
+    with suppress(EpsError):
+        # A master that is up ends the job in order, with a report; one that is not is ended by who stands for the job.
+        link = MasterLink(job, give_up_s=0.0)
+        try:
+            request = pb.KillRequest(reason=reason)
+            if link.call("Kill", request, f"kill job {job.name!r}", timeout_s=2.0, waits=False) is not None:
+                wait_for(lambda: not job.is_running(), timeout_s, what)
+        finally:
+            link.close()
+    told = is_wished = False
+
+    def has_ended_or_is_on_yarn() -> bool:
+        nonlocal told, is_wished
+        # Who submits a job to YARN notes its application at any moment; who attends to it then is not to be ended.
+        if application_id_of(job) or not job.is_running():
+            return True
+        # Again until it is told: a supervisor that has just been started cannot be found yet.
+        told = told or kill_supervisor(job)
+        if not told and not is_wished:
+            is_wished = _wish_no_submission(job, reason)
+        return not job.is_running()
+
+    try:
+        wait_for(has_ended_or_is_on_yarn, timeout_s, what)
+    except DeadlineError as error:
+        if not told:
+            raise DeadlineError(f"{error}; {BEING_STARTED.format(name=job.name)}") from None
+        if not application_id_of(job):
+            # It hangs, or was stopped.
+            kill_supervisor(job, signal.SIGKILL)
+        wait_for(has_ended_or_is_on_yarn, timeout_s, what)
+    if job.is_running():
+        from eps.job.yarn.ending import end_application
+
+        end_application(job, reason, timeout_s, tell)
+
+
+def _wish_no_submission(job: JobDir, reason: str) -> bool:
+    """Have a job end that is being submitted to YARN, by whoever does that; return whether it is one."""
+    with suppress(StorageError):
+        if is_on_yarn(job):
+            from eps.job.yarn.ending import wish
+
+            wish(job, "", reason)
+            return True
+    return False
+
+
+class SpareSupervisor:
+    """One supervisor that waits for a job; thread-safe.  It ends with this process, however that ends.
+
+    The imports of a job's processes take longer than the rest of its start; a spare supervisor has done them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spare: WarmSupervisor | None = None
+        self._closed = False
+
+    def take(self) -> WarmSupervisor:
+        """Return the spare one, or one that only begins.
+
+        Raises
+        ------
+        ResourceError
+            The process cannot be started.
+        """
+        with self._lock:
+            spare, self._spare = self._spare, None
+        return WarmSupervisor(ENTRY_POINTS) if spare is None else spare
+
+    def refill(self) -> None:
+        """Have a spare one again: best when no job is being started, as its imports take a core for half a second."""
+        with self._lock:
+            if self._spare is None and not self._closed:
+                try:
+                    self._spare = WarmSupervisor(ENTRY_POINTS)
+                except ResourceError:
+                    # The next take says why.
+                    self._spare = None
+
+    def close(self) -> None:
+        """End the spare one; harmless when repeated."""
+        with self._lock:
+            spare, self._spare, self._closed = self._spare, None, True
+        if spare is not None:
+            spare.cancel()

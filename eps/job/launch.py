@@ -1,4 +1,4 @@
-"""From settings to a job's directory with all that its processes need, and the supervisor that starts them.  L3."""
+"""From settings to a job's directory with all that its processes need, and the supervisor that starts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client's line to a job master: found by the job's directory, found again when the master has moved.  L3."""
+"""A client's line to a job master: found by the job's directory, found again when the master has moved."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eps.data.builtin import is_builtin
-from eps.data.predict import load_for_prediction
+from eps.data.cut import load_for_prediction
+from eps.data.formats import is_builtin
 from eps.data.raw import Label
 from eps.ml.metrics import exact_metrics
 from eps.spec.model_file import ExportedModel, read_model

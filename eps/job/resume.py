@@ -1,4 +1,4 @@
-"""Start a job again that stopped before its end: from its latest checkpoint that is whole, or from its seed.  L3."""
+"""Start a job again that stopped before its end: from its latest checkpoint that is whole, or from its seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from eps.storage.atomic import write_bytes_atomic
 from eps.storage.checkpoint import Manifest, history_lines, open_checkpoints
 from eps.storage.jobdir import JobDir, JobLock, cache_dir, find_job
 from eps.storage.journal import replay
-from eps.storage.record import Record, readable_runtime, write_record
+from eps.storage.record import Record, YarnPart, readable_runtime, write_record
 from eps.system.home import DIRECTORY_MODE, make_home
 
 #: A container's log file.
@@ -105,7 +105,7 @@ def _prepare(
     directory: JobDir, lock: JobLock, workers: int, servers: int, python: str, check: Callable[[JobSpec], None] | None
 ) -> Resumed:
     former, damage = _former(directory)
-    if former.end is not None and former.end.unfetched is not None:
+    if former.end is not None and former.end.yarn.unfetched is not None:
         # A model may be among it: by its master's word it may have finished.
         raise StorageError(
             f"job {directory.name!r} can be resumed when what it has left on its cluster was fetched, or what of that "
@@ -152,8 +152,7 @@ def _prepare(
             started_s=round(time.time(), 3),
             runtime=runtime.to_values(),
             results=former.results,
-            application=former.application,
-            claim=former.claim,
+            yarn=YarnPart(application=former.yarn.application, claim=former.yarn.claim),
             former=former,
         )
         write_record(directory.job_json, record)

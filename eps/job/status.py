@@ -1,15 +1,21 @@
-"""What is known of a job whose master cannot be asked, as one that has ended: from the files that are there.  L3."""
+"""What is known of a job whose master cannot be asked, as one that has ended: from the files that are there.
+
+Its record and its report say how it is; the logs of its processes say why it failed.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from eps.cluster.supervisor.context import MASTER
 from eps.errors import JobExistsError, JobFinishedError, StorageError
 from eps.storage.atomic import read_json
-from eps.storage.jobdir import JobDir, readable, status_by_files
+from eps.storage.jobdir import JobDir, readable, with_figures
 from eps.storage.record import End, Record
 
 #: A job whose master cannot be asked, nor the cluster that knows where it is.
@@ -28,10 +34,18 @@ RUNS = "job {name!r} is running: only a job that has stopped can be resumed"
 BEING_STARTED = "another process still starts it: end that one, or run eps kill {name} again later"
 #: How long something lasts, and a temporary file, which has another name with every try.
 _FIGURES = re.compile(r"\.\w+\.tmp\b|\d+", re.ASCII)
+#: Lines that are shown, and their longest.
+MOST_LINES, MOST_COLUMNS = 12, 300
+#: A member's name, in the lines that its process writes, and in the reason of an end.
+_SPEAKER = re.compile(rb"\b[WS]\[((?:worker|server)-\d+)\]")
+_MEMBER = re.compile(r"\b(?:worker|server)-\d+\b", re.ASCII)
+#: A later job master of a job on YARN: the next attempt of the application, with a log of its own.
+_LATER_MASTER = re.compile(rf"{MASTER}-(\d+)", re.ASCII)
+_HEAD_BYTES = _TAIL_BYTES = 64 * 1024
 
 
 def ended_status(directory: JobDir) -> dict[str, Any]:
-    """Return the status of a job that has ended, in the form of a running one's; see ``status_at_end``.
+    """Return the status of a job that has ended, in the form of a running one's.
 
     Raises
     ------
@@ -51,8 +65,66 @@ def status_of(directory: JobDir, record: Record) -> dict[str, Any]:
             end = End(str(report["state"]), str(report.get("reason", "")))
     elif end.is_lost and not directory.path.is_dir():
         end = replace(end, reason=REMOVED.format(path=directory.path))
-    status = end.status or status_by_files(directory, record, end)
-    return {**status, "state": end.state, "reason": end.reason}
+    if not end.report and not end.last:
+        end = with_figures(directory, end)
+    return _at_end(directory.name, record.spec, end)
+
+
+def _at_end(name: str, settings: Mapping[str, Any], end: End) -> dict[str, Any]:
+    """Return the status of a job that does not run, in the form of a running one's.
+
+    Where its figures are older than its end, ``as_of_s`` says when they were taken, in seconds of Unix time (0 where
+    that is not known); else it is None.
+    """
+    report, last = end.report, end.last
+    settings = settings or report.get("settings", {})
+    state, reason = end.state, end.reason
+    if not report and last:
+        # Its master could not report: what it left on disk before is the best there is, and its figures are old.
+        under_way = [last["plan"]] if last["plan"] else []
+        return {
+            **last,
+            "state": state,
+            "reason": reason,
+            "as_of_s": last.get("as_of_s", 0.0),
+            "members": [],
+            "plan": None,
+            "queued": [],
+            "changes": [*last["changes"], *under_way, *last["queued"]],
+            "eta_s": 0.0,
+        }
+    metrics, history = report.get("metrics", {}), report.get("history", [])
+    loss = metrics.get("train_loss")
+    membership = report.get("membership") or [{}]
+    iterations = int(settings.get("iterations", 0))
+    return {
+        "name": name,
+        "state": state,
+        "reason": reason,
+        "as_of_s": end.yarn.seen_s if end.yarn.progress else None,
+        "clock": report.get("clock", round(end.yarn.progress * iterations)),
+        "iterations": iterations,
+        "membership_version": membership[-1].get("version", 0),
+        "workers": len(membership[-1].get("workers", ())),
+        "servers": len(membership[-1].get("servers", ())),
+        "members": [],
+        "plan": None,
+        "queued": [],
+        "changes": report.get("changes", []),
+        "checkpoints": report.get("checkpoints", {}),
+        # One that was ended has not measured its final parameters.
+        "loss": history[-1]["loss"] if loss is None and history else loss,
+        "losses": report.get("losses", []),
+        "went_back": report.get("went_back", []),
+        "evictions": report.get("evictions", {}),
+        "generation": report.get("generation", 1),
+        "storage_error": "",
+        "resources_error": "",
+        "metrics": metrics.get("test", {}),
+        "iteration_s": report.get("iteration_seconds", {}).get("p50", 0.0),
+        "eta_s": 0.0,
+        "elapsed_s": report.get("elapsed_s", 0.0),
+    }
 
 
 def check_stopped(directory: JobDir) -> None:
@@ -79,7 +151,7 @@ def check_unfinished(name: str, end: End | None) -> None:
 
     What one on YARN has left may still be fetched, before anybody knows what it is.
     """
-    if end is not None and end.unfetched is None and end.state == "finished":
+    if end is not None and end.yarn.unfetched is None and end.state == "finished":
         raise JobFinishedError(f"job {name!r} has finished: there is nothing to resume")
 
 
@@ -117,7 +189,7 @@ def waiting_status(directory: JobDir) -> dict[str, Any] | None:
     ``as_of_s`` says when it was known last how far it is.  One that has ended is :data:`FETCHING`.
     """
     record = _readable(directory)
-    waiting, settings = record.waiting, record.spec
+    waiting, settings = record.yarn.waiting, record.spec
     if waiting is None:
         return None
     is_silent, is_fetching = bool(waiting.get("is_silent")), bool(waiting.get("is_fetching"))
@@ -142,7 +214,7 @@ def waiting_status(directory: JobDir) -> dict[str, Any] | None:
 
 def application_id_of(directory: JobDir) -> str:
     """Return by which name YARN knows a job; empty where it does not run on YARN, or that cannot be read."""
-    return str((_readable(directory).application or {}).get("application_id", ""))
+    return str((_readable(directory).yarn.application or {}).get("application_id", ""))
 
 
 def is_on_yarn(directory: JobDir) -> bool:
@@ -152,7 +224,7 @@ def is_on_yarn(directory: JobDir) -> bool:
 
 def is_waiting(directory: JobDir) -> bool:
     """Return whether the master of a job does not listen for now, and is waited for."""
-    return _readable(directory).waiting is not None
+    return _readable(directory).yarn.waiting is not None
 
 
 def with_application(directory: JobDir, status: dict[str, Any]) -> dict[str, Any]:
@@ -177,7 +249,7 @@ def without_figures(text: str) -> str:
 
 
 def _reason_where(directory: JobDir, kind: str) -> str:
-    waiting = _readable(directory).waiting or {}
+    waiting = _readable(directory).yarn.waiting or {}
     return str(waiting.get("reason", "")) if waiting.get(kind) else ""
 
 
@@ -187,3 +259,46 @@ def _readable(directory: JobDir) -> Record:
         return directory.record()
     except StorageError:
         return Record()
+
+
+def member_of(path: Path) -> str | None:
+    """Return the member that wrote a container's log; None where it is not known, or where it is no container's."""
+    if not path.stem.startswith("container-"):
+        return None
+    with path.open("rb") as file:
+        match = _SPEAKER.search(file.read(_HEAD_BYTES))
+    return None if match is None else match.group(1).decode("ascii")
+
+
+def attempt_of(path: Path) -> int:
+    """Return which of a job's masters wrote a log, from 1; 0 where none did."""
+    if path.stem == MASTER:
+        return 1
+    match = _LATER_MASTER.fullmatch(path.stem)
+    return 0 if match is None else int(match[1])
+
+
+def _masters(directory: JobDir) -> list[Path]:
+    return [path for path in directory.logs.glob(f"{MASTER}*.log") if attempt_of(path)]
+
+
+def last_words(directory: JobDir, reason: str) -> list[str]:
+    """Return the last lines of the log of whoever is at fault, with a line above them that says whose they are.
+
+    That is the member that the reason of the job's end names first, else the job master, the last of them.  At most
+    :data:`MOST_LINES` lines; none where there is no such log.
+    """
+    named = _MEMBER.search(reason)
+    path, who = max(_masters(directory), key=attempt_of, default=directory.log(MASTER)), "the job master"
+    if named is not None:
+        for found in sorted(directory.logs.glob("container-*.log")):
+            if member_of(found) == named.group():
+                path, who = found, named.group()
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    lines = [line[:MOST_COLUMNS] for line in text.splitlines()[-MOST_LINES:] if line.strip()]
+    return [f"the last lines of the log of {who} ({path}):", *(f"  {line}" for line in lines)] if lines else []

@@ -13,10 +13,10 @@ from eps.core.history import ClockHistory
 from eps.core.take_over import Start
 from eps.errors import StorageError
 from eps.spec.runtime import Runtime, identity
+from eps.storage.api import telling
 from eps.storage.checkpoint import CheckpointStore, Manifest, parse_history
 from eps.storage.claims import check_signed, claim_again
 from eps.storage.jobdir import JobDir
-from eps.storage.waits import telling
 
 logger = logging.getLogger(__name__)
 

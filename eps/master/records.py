@@ -1,16 +1,19 @@
-"""What a job tells about itself: status, changes, history and the final report, as plain JSON values.
+"""What a job tells about itself: status, changes, history and the final report; its files for people; its metrics.
 
-Pure: read from the master's state; nothing here changes it.
+The values are plain JSON, read from the master's state, which nothing here changes.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import logging
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eps.core import evictions
 from eps.core.events import ENDED_STATES
@@ -22,8 +25,16 @@ from eps.core.reconfig import Operation, Phase, Plan, Purpose
 from eps.core.recovery import GoingBack, Loss
 from eps.core.size import Borrower
 from eps.core.types import Role
+from eps.errors import ResourceError, StorageError
 from eps.ml.metrics import EvalSums
 from eps.spec.runtime import Runtime
+from eps.storage.atomic import write_bytes_atomic, write_json_atomic
+from eps.storage.jobdir import JobDir
+from eps.storage.journal import Journal
+from eps.system.metrics_text import Family, metric, text_of
+
+if TYPE_CHECKING:
+    from eps.system.text_server import MetricsServer
 
 #: Changes that a status shows, the latest; the report has them all.
 MOST_CHANGES = 20
@@ -32,6 +43,10 @@ RESOURCES_HANG = (
     "the resource manager has been silent for {silent_s:.0f} s: until it answers, nobody is added or replaced, and a "
     "job master that is lost stays lost"
 )
+#: The status is left on disk this often, or after so many times as long as that took: it grows with the job.
+NOTE_S, NOTE_TIMES = 1.0, 20
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,3 +365,133 @@ def report(
         # Of SSP and ASP sums are never reproducible.
         "settings": {**dataclasses.asdict(runtime.spec), "reproducible": runtime.settings.reproducible},
     }
+
+
+class Notes:
+    """Files of a job's directory; what cannot be written does not stop the job, and is shown.
+
+    Parameters
+    ----------
+    job_dir : JobDir
+    """
+
+    def __init__(self, job_dir: JobDir) -> None:
+        self._job_dir = job_dir
+        self._journal: Journal | None = None
+        #: What cannot be written -> why.
+        self.errors: dict[str, str] = {}
+        self._status_due_s = 0.0
+
+    @property
+    def status_is_due(self) -> bool:
+        """True when the status is to be left on disk again."""
+        return time.monotonic() >= self._status_due_s
+
+    def status(self, status: Mapping[str, Any]) -> None:
+        """Leave the status on disk, for clients that ask after a job whose processes were killed."""
+        began_s = time.monotonic()
+        noted = json.dumps({**status, "as_of_s": round(time.time(), 3)}).encode("ascii")
+        try:
+            write_bytes_atomic(self._job_dir.status_json, noted, sync=False)
+            self._note("status")
+        except StorageError as error:
+            self._note("status", error)
+        ended_s = time.monotonic()
+        self._status_due_s = ended_s + max(NOTE_S, NOTE_TIMES * (ended_s - began_s))
+
+    def report(self, report: Mapping[str, Any]) -> None:
+        """Leave the final report.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written.
+        """
+        write_json_atomic(self._job_dir.report, report, sync=False)
+
+    def journal(self, record: Mapping[str, Any], *, sync: bool) -> None:
+        """Append a record to the journal."""
+        try:
+            if self._journal is None:
+                self._journal = Journal(self._job_dir.journal)
+            self._journal.append(record, sync)
+            self._note("journal")
+        except StorageError as error:
+            self._note("journal", error)
+            # Opened again, it knows what is on disk.
+            self.close()
+
+    def close(self) -> None:
+        """Close the journal; the next record opens it again."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def _note(self, what: str, error: StorageError | None = None) -> None:
+        if error is None:
+            self.errors.pop(what, None)
+        elif what not in self.errors:
+            logger.error("M goes on without the %s: %s", what, error)
+            self.errors[what] = str(error)
+
+
+def serve_metrics(port: int, status: Callable[[], Mapping[str, Any]]) -> MetricsServer | None:
+    """Serve a job's metrics; return None where none are wanted, and where the port cannot be had, which is logged.
+
+    Parameters
+    ----------
+    port : int
+        0 takes any that is free; below 0 none are wanted.
+    status : callable
+        Called from any thread.
+    """
+    if port < 0:
+        return None
+    # Hardly any job needs it, and every job master would wait for it.
+    from eps.system.text_server import MetricsServer
+
+    try:
+        server = MetricsServer(port, lambda: job_metrics(status()))
+    except ResourceError as error:
+        # Monitoring is no reason to stop.
+        logger.error("M serves no metrics: %s", error)
+        return None
+    logger.info("M serves metrics at http://127.0.0.1:%d/metrics", server.port)
+    return server
+
+
+def job_metrics(status: Mapping[str, Any]) -> str:
+    """Return what Prometheus reads of a job.
+
+    Parameters
+    ----------
+    status : mapping
+        As of :func:`status`, with ``generation``.
+    """
+    job = str(status["name"])
+    checkpoints = status["checkpoints"]
+    families = [
+        metric("eps_job_info", "gauge", "The job and its state.", 1, job=job, state=str(status["state"])),
+        metric("eps_clock", "gauge", "Iterations completed.", status["clock"], job=job),
+        metric("eps_iterations", "gauge", "Iterations to do.", status["iterations"], job=job),
+        metric("eps_iteration_seconds", "gauge", "Seconds of an iteration, smoothed.", status["iteration_s"], job=job),
+        metric("eps_elapsed_seconds", "gauge", "Seconds since the job began.", status["elapsed_s"], job=job),
+        metric("eps_workers", "gauge", "Workers that take part.", status["workers"], job=job),
+        metric("eps_servers", "gauge", "Servers that take part.", status["servers"], job=job),
+        metric("eps_membership_version", "gauge", "Changes of members so far.", status["membership_version"], job=job),
+        metric("eps_master_generation", "gauge", "Job masters that the job has had.", status["generation"], job=job),
+        metric("eps_plans_waiting", "gauge", "Changes of size that wait.", len(status["queued"]), job=job),
+        metric("eps_checkpoints_total", "counter", "Checkpoints that are whole.", checkpoints["complete"], job=job),
+        metric("eps_checkpoints_failed_total", "counter", "Checkpoints that failed.", checkpoints["failed"], job=job),
+        metric("eps_checkpoint_bytes", "gauge", "Size of the latest checkpoint.", checkpoints["size_bytes"], job=job),
+    ]
+    if status["loss"] is not None:
+        families.append(metric("eps_loss", "gauge", "Training loss.", status["loss"], job=job))
+    measured = tuple(
+        ("", {"job": job, "metric": name}, float(value))
+        for name, value in status["metrics"].items()
+        if value is not None
+    )
+    if measured:
+        families.append(Family("eps_test", "gauge", "Metrics of the test data.", measured))
+    return text_of(families)

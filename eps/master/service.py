@@ -1,4 +1,6 @@
-"""What clients ask of a job master: the four operations, status, plans, progress, the end.  Only translates.
+"""A job master's face: where it listens, who is told of that, and what clients ask of it.
+
+A request comes in on a thread of its own.  The owner thread answers it, or it is read from the state under its lock.
 
 Source: EPS §5.2 (addServers, addWorkers, removeServers, removeWorkers, called by H-scheduler).
 """
@@ -6,19 +8,29 @@ Source: EPS §5.2 (addServers, addWorkers, removeServers, removeWorkers, called 
 from __future__ import annotations
 
 import json
+import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import grpc
 
 from eps.core import events as e
 from eps.core.changes import check_change, check_request_id
+from eps.core.events import ENDED_STATES
 from eps.core.reconfig import Change, Operation, Purpose
-from eps.errors import ConfigError, PlanError
-from eps.master.requests import Requests
+from eps.errors import ConfigError, DeadlineError, PlanError
+from eps.master import records
+from eps.master.sessions import Sessions
+from eps.master.state_log import LoggedJob
+from eps.net.calls.call import BoundServer
+from eps.net.security.credentials import Security
 from eps.pb import control_pb2 as pb
-from eps.pb.control_pb2_grpc import JobMasterServicer
+from eps.pb.control_pb2_grpc import JobMasterServicer, add_JobMasterServicer_to_server
+from eps.spec.runtime import Runtime
+from eps.storage.api import Storage
+from eps.storage.atomic import json_object, read_json, write_json_atomic
+from eps.storage.jobdir import MASTER_FILE, JobDir
 
 ANSWER_TIMEOUT_S = 30.0
 #: Progress is sent at most this often.
@@ -26,10 +38,164 @@ WATCH_INTERVAL_S = 0.2
 LONGEST_WAIT_S = 3600.0
 #: What is kept of the reason to end a job, in characters.
 MOST_REASON = 1000
+#: History entries of one message to a client that watches.
+MOST_ENTRIES = 1000
+
+
+class Announcements:
+    """What the masters of a job say of where they listen: a file of its directory, and of the store that hosts share.
+
+    Parameters
+    ----------
+    job : JobDir
+    shared : Storage, optional
+        The store, where processes of the job run on several hosts.
+
+    Raises
+    ------
+    StorageError
+        What the last one said cannot be read.
+    """
+
+    def __init__(self, job: JobDir, shared: Storage | None = None) -> None:
+        self._job = job
+        self._shared = shared
+        #: Generation of the last one that was announced, 0 before the first.
+        self.generation = int(self._last().get("generation", 0))
+
+    def _last(self) -> Mapping[str, Any]:
+        if self._shared is None:
+            return read_json(self._job.master_json) or {}
+        if MASTER_FILE not in self._shared.names(""):
+            return {}
+        with self._shared.read(MASTER_FILE) as file:
+            return json_object(file.read(), self._shared.describe(MASTER_FILE))
+
+    def add(self, place: Mapping[str, Any]) -> None:
+        """Say where the job's master listens.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written.
+        """
+        write_json_atomic(self._job.master_json, place, sync=False)
+        if self._shared is not None:
+            with self._shared.write(MASTER_FILE) as file:
+                file.write(json.dumps(place).encode("utf-8"))
+
+
+def open_place(job: JobDir, security: Security) -> tuple[BoundServer | None, Announcements]:
+    """Return where a job's master is to listen, and where it says so; None where it is as of a job of one host.
+
+    Raises
+    ------
+    ConfigError
+        The address cannot be listened on.
+    StorageError
+        The store that the job's processes share cannot be used.
+    """
+    part = job.record().yarn
+    if part.broker is None or not part.shared:
+        return None, Announcements(job)
+    # Only who needs another store waits for the import.
+    from eps.storage.locations import open_storage
+
+    announcements = Announcements(job, open_storage(part.shared))
+    return BoundServer(str(part.broker["host"]), security=security), announcements
+
+
+class Requests:
+    """What clients ask of a job.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    job : LoggedJob
+    put : callable
+        Takes events; never blocks.
+    """
+
+    def __init__(self, runtime: Runtime, job: LoggedJob, put: Callable[..., None]) -> None:
+        self._runtime, self._job, self._put = runtime, job, put
+        self._state, self._changed = job.state, job.changed
+        self._answers: dict[str, e.Answer] = {}
+        #: Request id -> how many wait for its answer.
+        self._asked: dict[str, int] = {}
+
+    def ask(self, event: e.Event, request_id: str, timeout_s: float) -> e.Answer:
+        """Queue a request and wait for its answer.
+
+        Raises
+        ------
+        EpsError
+            The refusal.
+        DeadlineError
+            No answer in time.
+        """
+        with self._changed:
+            self._asked[request_id] = self._asked.get(request_id, 0) + 1
+        self._put(event)
+        with self._changed:
+            self._changed.wait_for(lambda: request_id in self._answers, timeout_s)
+            answer = self._answers.get(request_id)
+            self._asked[request_id] -= 1
+            if not self._asked[request_id]:
+                del self._asked[request_id]
+                self._answers.pop(request_id, None)
+        if answer is None:
+            raise DeadlineError(f"the job master did not decide on request {request_id} within {timeout_s:g} s")
+        if answer.error is not None:
+            raise answer.error
+        return answer
+
+    def answer(self, answer: e.Answer) -> None:
+        """Give an answer to those that wait for it; on the owner thread."""
+        with self._changed:
+            if answer.request_id in self._asked:
+                self._answers[answer.request_id] = answer
+            self._changed.notify_all()
+
+    def history_after(self, clock: int) -> tuple[list[dict[str, Any]], bool]:
+        """Return (the next history entries after ``clock``, whether there will be no more)."""
+        first = max(0, clock + 1)
+        with self._changed:
+            history = self._state.progress.history
+            found = history[first : first + MOST_ENTRIES]
+            ended = self._state.state in ENDED_STATES and len(history) <= first + MOST_ENTRIES
+        # Outside the lock: the owner thread must not wait for texts.
+        return [records.history_entry(self._runtime, record, 0.0) for record in found], ended
+
+    def wait_for_change(self, clock: int, timeout_s: float) -> None:
+        """Wait that long, or until the job has ended or has more history after ``clock`` than one message takes."""
+        with self._changed:
+            history = self._state.progress.history
+            self._changed.wait_for(
+                lambda: self._state.state in ENDED_STATES or len(history) > clock + 1 + MOST_ENTRIES, timeout_s
+            )
+
+    def wait_for_plan(
+        self, plan_id: int, wait_s: float, still_wanted: Callable[[], bool]
+    ) -> tuple[dict[str, Any], bool]:
+        """Return (plan, whether it has ended), after waiting at most ``wait_s`` for its end.
+
+        Raises
+        ------
+        PlanError
+            There is no such plan.
+        """
+        deadline = self._job.now() + wait_s
+        with self._changed:
+            plan = self._state.plans.all.get(plan_id)
+            if plan is None:
+                raise PlanError(f"there is no plan {plan_id}; the job has {len(self._state.plans.all)}")
+            while not plan.ended and self._job.now() < deadline and still_wanted():
+                self._changed.wait(min(0.5, max(0.0, deadline - self._job.now())))
+            return records.live_entry(self._state, plan, self._job.now()), plan.ended
 
 
 class JobMasterService(JobMasterServicer):
-    """The gRPC face of a job master.
+    """The gRPC face of a job master; only translates.
 
     Parameters
     ----------
@@ -124,3 +290,37 @@ class JobMasterService(JobMasterServicer):
             if ended:
                 return
             self._requests.wait_for_change(after, WATCH_INTERVAL_S)
+
+
+class Face:
+    """What members and clients of a job reach: its master's server, which is announced.
+
+    Parameters
+    ----------
+    server : BoundServer
+    announcements : Announcements
+    service : JobMasterService
+    """
+
+    def __init__(self, server: BoundServer, announcements: Announcements, service: JobMasterService) -> None:
+        self._bound, self._announcements, self.service = server, announcements, service
+        self._server: grpc.Server | None = None
+
+    def listen(self, sessions: Sessions) -> None:
+        """Take the requests of clients, and the sessions of members, from now on."""
+
+        def register(server: grpc.Server) -> None:
+            add_JobMasterServicer_to_server(self.service, server)
+            sessions.register(server)
+
+        self._server = self._bound.start(register)
+
+    def announce(self, generation: int) -> None:
+        """Say where the master of that generation listens; raises as :meth:`Announcements.add`."""
+        place = self._bound.address
+        self._announcements.add({"host": place.host, "port": place.port, "pid": os.getpid(), "generation": generation})
+
+    def close(self) -> None:
+        """Listen no more; what is being answered has two seconds."""
+        if self._server is not None:
+            self._server.stop(0.5).wait(2.0)

@@ -27,8 +27,8 @@ from eps.core.checkpoints import checkpoint_name
 from eps.core.types import MemberId
 from eps.errors import EpsError, StorageError
 from eps.server.partition_store import PartitionStore
+from eps.storage.api import telling
 from eps.storage.checkpoint import CheckpointStore, part_name
-from eps.storage.waits import telling
 from eps.system import interrupt
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""What a run is asked for: defaults, then a job file, then flags; one value.  L1.
+"""What a run is asked for: defaults, then a job file, then flags; one value.
 
 A job file is TOML with flat keys, the names of the flags with ``_`` or ``-``; those in seconds with or without ``_s``.
 """

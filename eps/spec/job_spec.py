@@ -1,7 +1,7 @@
 """The settings of a job: one flat, frozen value, checked once.
 
 Flags of ``eps run``, keys of ``JOB.toml`` and arguments of ``eps.Job`` are the fields of :class:`JobSpec`; the help
-texts live here with them.  L0.
+texts live here with them.
 
 Sources of defaults: EPS §2.3 (three workers and three servers), Fig. 4 (several partitions for each server and several
 splits for each worker).

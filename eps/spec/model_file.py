@@ -1,7 +1,7 @@
 """Trained models as files: ``model.npz`` with one array per tensor and a description of how to use them.
 
 Readable without EPS: ``numpy.load`` gives the tensors by name, and ``__meta__`` is JSON as bytes.  Nothing is pickled,
-and the same model gives the same file.  L2.
+and the same model gives the same file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a job's user gets of it: its report and its trained model, on this machine or on HDFS.  L3."""
+"""What a job's user gets of it: its report and its trained model, on this machine or on HDFS."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What every process of a job derives from its settings: model, key space, optimizer, grid, ranges, batches.
 
 Built from one JSON text (the job's settings and what its data set is like), so that members on other hosts need
-nothing else.  L2.
+nothing else.
 """
 
 from __future__ import annotations

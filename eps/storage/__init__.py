@@ -1,1 +1,1 @@
-"""What a job leaves on disk: its directory, its journal, files written whole or not at all.  L2."""
+"""What a job leaves on disk: its directory, its journal, files written whole or not at all."""

@@ -1,4 +1,4 @@
-"""Where a job keeps what must outlive its processes: the one interface to a store of files.  L2.
+"""Where a job keeps what must outlive its processes: the one interface to a store of files, and what it waits for.
 
 A store is a tree of files under one root; ``path`` is relative to it, with ``/`` between its parts.  The interface asks
 for no more than a local directory and HDFS both give: files that are written once, from front to back, and the rename
@@ -16,12 +16,19 @@ Seven rules, which ``tests/contract/test_storage_contract.py`` checks of every i
 6. Every failure is a :class:`~eps.errors.StorageError` that names the path and the reason.  After one of ``write`` or
    ``rename`` the new state may be there and not survive a loss of power.
 7. Any number of processes may use one store at once.
+
+What a store waits for is told to whoever shows people how a job is, besides the log.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import BinaryIO, Protocol
+
+#: What :func:`tell` calls.
+_tell: ContextVar[Callable[[str], None]] = ContextVar("tell", default=lambda text: None)
 
 
 class Storage(Protocol):
@@ -44,3 +51,24 @@ class Storage(Protocol):
 
     def describe(self, path: str) -> str:
         """Return ``path`` as a person would look for it."""
+
+
+@contextmanager
+def telling(to: Callable[[str], None]) -> Iterator[None]:
+    """Have what is waited for on this thread told, while this lasts.
+
+    Parameters
+    ----------
+    to : callable
+        Takes what cannot be done for now, and why; called when a wait begins, and every few seconds of it.
+    """
+    token = _tell.set(to)
+    try:
+        yield
+    finally:
+        _tell.reset(token)
+
+
+def tell(text: str) -> None:
+    """Tell what cannot be done for now, as of :func:`telling`."""
+    _tell.get()(text)

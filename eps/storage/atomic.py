@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: a temporary file beside the target, then a rename.  L2."""
+"""Files that are there whole or not at all: a temporary file beside the target, then a rename."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints on a store: what they are made of, how they are written, and which of them may be trusted.  L2.
+"""Checkpoints on a store: what they are made of, how they are written, and which of them may be trusted.
 
 ::
 

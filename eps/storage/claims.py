@@ -1,4 +1,4 @@
-"""Folders of checkpoints outside of jobs' directories: each says in ``owner.txt`` which job has it.  L2."""
+"""Folders of checkpoints outside of jobs' directories: each says in ``owner.txt`` which job has it."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class Claim:
 
     def write(self, job: JobDir) -> None:
         """Note it in the job's record, before the folder is taken."""
-        job.note(claim=asdict(self))
+        job.note(yarn={"claim": asdict(self)})
 
     @classmethod
     def read(cls, job: JobDir) -> Claim | None:
@@ -191,7 +191,7 @@ class Claim:
         StorageError
             The record cannot be read.
         """
-        found = job.record().claim
+        found = job.record().yarn.claim
         return None if found is None else cls(*(str(found[field.name]) for field in fields(cls)))
 
     def remove(self) -> None:
@@ -221,4 +221,4 @@ def remove_claimed(job: JobDir) -> None:
     claimed = Claim.read(job)
     if claimed is not None:
         claimed.remove()
-        job.note(claim=None)
+        job.note(yarn={"claim": None})

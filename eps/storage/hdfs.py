@@ -1,4 +1,4 @@
-"""A store of files on HDFS, through WebHDFS.  L2.
+"""A store of files on HDFS, through WebHDFS.
 
 What is written is collected in memory, or past some size in a temporary file without a name, and sent when it is
 complete: a DataNode that is lost on the way costs another try, not the file.  It is sent under a temporary name and

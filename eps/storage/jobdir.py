@@ -1,4 +1,4 @@
-"""Where jobs live on disk: ``EPS_HOME``, one directory per job, and the lock that says whether it runs.  L2.
+"""Where jobs live on disk: ``EPS_HOME``, one directory per job, and the lock that says whether it runs.
 
 ::
 
@@ -44,7 +44,7 @@ from typing import Any
 
 from eps.errors import ConfigError, JobExistsError, JobNotFoundError, StorageError
 from eps.storage.atomic import read_json, write_bytes_atomic
-from eps.storage.record import NO_WORD, End, Phase, Record, read_record, status_at_end, write_record
+from eps.storage.record import NO_WORD, End, Phase, Record, read_record, write_record
 from eps.system.home import DIRECTORY_MODE, eps_home, make_private
 
 #: In a job's directory, and in a store that takes its place between hosts.
@@ -266,8 +266,8 @@ class JobDir:
         """
         return read_record(self.job_json)
 
-    def note(self, *, sync: bool = True, **changes: Any) -> Record:
-        """Change fields of the record, and return it; the caller holds the job's lock.
+    def note(self, *, sync: bool = True, yarn: Mapping[str, Any] | None = None, **changes: Any) -> Record:
+        """Change fields of the record, and ``yarn`` those of its part on YARN; return it.  The caller holds the lock.
 
         Without ``sync`` a loss of power may damage the record: of a job that has done nothing yet.
 
@@ -276,12 +276,12 @@ class JobDir:
         StorageError
             The record cannot be read, or not be written.
         """
-        record = replace(self.record(), **changes)
+        record = self.record().changed(yarn, **changes)
         write_record(self.job_json, record, sync=sync)
         return record
 
-    def begin(self, **changes: Any) -> None:
-        """Note that a run of the job has begun, with other changes; the caller holds the job's lock.
+    def begin(self, *, yarn: Mapping[str, Any] | None = None, **changes: Any) -> None:
+        """Note that a run of the job has begun, with other changes as of :meth:`note`; the caller holds the job's lock.
 
         What an earlier run has brought goes: from now on nothing leads back to it.
 
@@ -293,7 +293,7 @@ class JobDir:
         record = self.record()
         if record.former is not None:
             _drop_results(self)
-        write_record(self.job_json, replace(record, former=None, **changes))
+        write_record(self.job_json, record.changed(yarn, former=None, **changes))
 
     def close(self, end: End, pid: int = 0) -> Record:
         """Note how the job ended, and remove what only a running job has; the caller holds the job's lock.
@@ -396,7 +396,7 @@ class JobDir:
             It could not be fetched: the message says why, and what to do.
         """
         ended = self.ended()
-        if ended is not None and ended.state == "finished" and ended.unfetched is not None:
+        if ended is not None and ended.state == "finished" and ended.yarn.unfetched is not None:
             raise StorageError(f"job {self.name!r}: {ended.reason}")
 
     def is_forgotten(self) -> bool:
@@ -408,7 +408,7 @@ class JobDir:
             Its record cannot be read.
         """
         ended = self.ended()
-        return ended is not None and ended.is_forgotten
+        return ended is not None and ended.yarn.is_forgotten
 
     def is_settled(self) -> bool:
         """Return whether it needs no attendant any more: it has ended, and what it has left is here.
@@ -419,12 +419,12 @@ class JobDir:
             Its record cannot be read.
         """
         ended = self.ended()
-        return ended is not None and ended.unfetched is None
+        return ended is not None and ended.yarn.unfetched is None
 
     def is_on_yarn(self) -> bool:
         """Return whether it has, or had, an application on YARN; also where its record is damaged: False then."""
         try:
-            return self.record().application is not None
+            return self.record().yarn.application is not None
         except StorageError:
             return False
 
@@ -460,9 +460,12 @@ def readable(path: Path) -> Mapping[str, Any]:
         return {}
 
 
-def status_by_files(job: JobDir, record: Record, end: End) -> dict[str, Any]:
-    """Return the status of a job as one that has ended so, by its report or by what its master wrote last."""
-    return status_at_end(job.name, record.spec, end, readable(job.report), readable(job.status_json))
+def with_figures(job: JobDir, end: End) -> End:
+    """Return an end with the figures that are in the job's files: its report, or what its master wrote last."""
+    if report := readable(job.report):
+        latest = {name: report[name][-1:] for name in ("history", "membership") if name in report}
+        return replace(end, report={**report, **latest})
+    return replace(end, last=readable(job.status_json))
 
 
 def _closed(job: JobDir, record: Record, end: End) -> Record:
@@ -472,7 +475,7 @@ def _closed(job: JobDir, record: Record, end: End) -> Record:
         # The job master's word, where its supervisor was killed before it had its say.
         state = str(report["state"])
         end = End(state, str(report.get("reason", "")), 0 if state == "finished" else 1)
-    return record.ended(replace(end, status=status_by_files(job, record, end)))
+    return record.ended(with_figures(job, end))
 
 
 def _drop_results(job: JobDir) -> None:
@@ -690,7 +693,7 @@ def worth_of(job: JobDir) -> Worth | None:
         record = job.seen(job.record())
     except StorageError:
         return Worth.UNREADABLE
-    if record.end is not None and record.end.unfetched is not None:
+    if record.end is not None and record.end.yarn.unfetched is not None:
         return Worth.UNFETCHED
     if record.runtime is None or (record.end is not None and record.end.state == "finished"):
         return None

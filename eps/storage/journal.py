@@ -1,4 +1,4 @@
-"""The append-only journal of a job: JSON lines, each with a checksum.  L2.
+"""The append-only journal of a job: JSON lines, each with a checksum.
 
 A line is ``{"crc32":"9f3a00c1","record":{...}}``: JSON as it stands, and the checksum covers the bytes of the record as
 they were written.  Writing a line can be cut short by a crash, so an unreadable *last* line is dropped and reported;

@@ -1,4 +1,4 @@
-"""A store of files in a local directory.  L2.
+"""A store of files in a local directory.
 
 What is large goes around the page cache: a checkpoint is written and not read, so its copy in the cache is work for
 nothing and takes the place of what is read.  120 MB in new files cost 330 ms of processor time through the cache and 20

@@ -1,4 +1,4 @@
-"""Where files are: a path on this machine, or a location on HDFS.  L2.
+"""Where files are: a path on this machine, or a location on HDFS.
 
 ``hdfs://NAMENODE:PORT/path``, ``hdfs://SERVICE/path`` and ``hdfs:///path`` find WebHDFS by the configuration in
 ``HADOOP_CONF_DIR``; ``webhdfs://HOST:PORT/path`` and ``swebhdfs://...`` name it themselves.  ``hdfs:/path`` is

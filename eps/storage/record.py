@@ -1,10 +1,11 @@
-"""The record of a job: ``job.json`` in its directory, with what was asked, where it runs, and how it ended.  L2.
+"""The record of a job: ``job.json`` in its directory, with what was asked, where it runs, and how it ended.
 
 Only the holder of the job's lock writes it, so there is one writer at a time: the client that prepares the job, then
 the supervisor (on YARN the attendant) that takes the lock over, and after the end whoever resumes or settles the job.
 What a running master changes every second is in files of its own (``master.json``, ``status.json``), there only while
-the job runs: the last status becomes part of the record at the end.  So all that is said of a job that has ended is
-in the record alone, and its other files hold results: report, model, checkpoints, logs.
+the job runs: at the end the figures of the report, or else of the last status, become part of the record.  So all that
+is said of a job that has ended is in the record alone, and its other files hold results: report, model, checkpoints,
+logs.
 
 Every version of it is durable before it takes the place of the one before, and proves by a checksum that it is whole.
 The record holds no secret.
@@ -24,7 +25,7 @@ from eps.errors import StorageError
 from eps.storage.atomic import CHECKSUM, checksum, read_json, with_checksum, write_bytes_atomic
 
 #: Of the form of the file.
-VERSION = 1
+VERSION = 2
 #: Why a job ended whose supervisor was killed before it could note the end.
 NO_WORD = "its supervisor ended without a word"
 
@@ -42,6 +43,19 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True)
+class YarnEnd:
+    """What is known besides of how a job on YARN ended; of any other job nothing."""
+
+    #: Its results are on its cluster only: why it ended, by YARN's word.
+    unfetched: str | None = None
+    #: The ResourceManager had lost its application, which may run.
+    is_forgotten: bool = False
+    #: Where its master left no report: how far it was by YARN's word, and when that was.
+    progress: float = 0.0
+    seen_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class End:
     """How a job ended."""
 
@@ -52,15 +66,27 @@ class End:
     time_s: float = 0.0
     #: Its supervisor was killed, as with the machine: no process has seen how it ended.
     is_lost: bool = False
-    #: Of a job on YARN whose results are on its cluster only: why it ended, by YARN's word.
-    unfetched: str | None = None
-    #: Of a job on YARN: the ResourceManager had lost its application, which may run.
-    is_forgotten: bool = False
-    #: Of a job on YARN whose master left no report: how far it was by YARN's word, and when that was.
-    progress: float = 0.0
-    seen_s: float = 0.0
-    #: What ``eps status --json`` says of it.
-    status: Mapping[str, Any] = field(default_factory=dict)
+    yarn: YarnEnd = YarnEnd()
+    #: What its master has reported, of history and memberships the last; empty where it could not report.
+    report: Mapping[str, Any] = field(default_factory=dict)
+    #: The status that a master which could not report wrote last.
+    last: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class YarnPart:
+    """What a job has on a YARN cluster; of any other job nothing."""
+
+    #: Its application; see :class:`eps.cluster.yarn.application.Application`.
+    application: Mapping[str, Any] | None = None
+    #: The folder that EPS chose for its checkpoints; see :class:`eps.storage.claims.Claim`.
+    claim: Mapping[str, Any] | None = None
+    #: The store that takes the place of its directory for processes on other hosts; empty for none.
+    shared: str = ""
+    #: Of a job that shares an application: where it asks for containers, and the host by which they reach it.
+    broker: Mapping[str, Any] | None = None
+    #: Why its master does not listen, or what is fetched.
+    waiting: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,16 +102,8 @@ class Record:
     results: Mapping[str, Any] = field(default_factory=dict)
     #: The supervisor or attendant of a job that runs; 0 until it can be sent a signal.
     pid: int = 0
-    #: On YARN: its application; see :class:`eps.cluster.yarn.application.Application`.
-    application: Mapping[str, Any] | None = None
-    #: The folder that EPS chose for its checkpoints on a cluster; see :class:`eps.storage.claims.Claim`.
-    claim: Mapping[str, Any] | None = None
-    #: The store that takes the place of its directory for processes on other hosts; empty for none.
-    shared: str = ""
-    #: Of a job that shares an application: where it asks for containers, and the host by which they reach it.
-    broker: Mapping[str, Any] | None = None
-    #: On YARN: why its master does not listen, or what is fetched.
-    waiting: Mapping[str, Any] | None = None
+    #: What it has on YARN.
+    yarn: YarnPart = YarnPart()
     #: How it ended; None of a job that has not.
     end: End | None = None
     #: What it was before this run of it was prepared, until that begins.
@@ -110,16 +128,21 @@ class Record:
     @property
     def is_elsewhere(self) -> bool:
         """Whether the job may go on without any process of this machine: YARN may have its application."""
-        return self.application is not None and self.phase in (Phase.SUBMITTED, Phase.RUNNING)
+        return self.yarn.application is not None and self.phase in (Phase.SUBMITTED, Phase.RUNNING)
 
     def ended(self, end: End) -> Record:
         """Return the record of a job that has ended; whether it had begun may be found out when its results come."""
-        former = self.former if end.unfetched is not None else None
-        return dataclasses.replace(self, phase=Phase.ENDED, pid=0, waiting=None, end=end, former=former)
+        former = self.former if end.yarn.unfetched is not None else None
+        return self.changed({"waiting": None}, phase=Phase.ENDED, pid=0, end=end, former=former)
+
+    def changed(self, yarn: Mapping[str, Any] | None = None, **changes: Any) -> Record:
+        """Return the record with other fields; ``yarn`` has those of its part on YARN."""
+        return dataclasses.replace(self, yarn=dataclasses.replace(self.yarn, **(yarn or {})), **changes)
 
     def to_values(self) -> dict[str, Any]:
         """Return what :meth:`from_values` reads; without fields that are as by default."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        values["yarn"] = {name: value for name, value in dataclasses.asdict(self.yarn).items() if value}
         if self.end is not None:
             values["end"] = dataclasses.asdict(self.end)
         if self.former is not None:
@@ -138,7 +161,9 @@ class Record:
         more = dict(values)
         more["phase"] = Phase(more["phase"])
         if "end" in more:
-            more["end"] = End(**more["end"])
+            more["end"] = End(**{**more["end"], "yarn": YarnEnd(**more["end"]["yarn"])})
+        if "yarn" in more:
+            more["yarn"] = YarnPart(**more["yarn"])
         if "former" in more:
             more["former"] = cls.from_values(more["former"])
         return cls(**more)
@@ -208,72 +233,3 @@ def _remedy(path: Path) -> str:
         f"its settings are lost: eps run --name {name} --anew begins in its place, eps prune {name} --state unreadable "
         "removes it"
     )
-
-
-def status_at_end(
-    name: str, settings: Mapping[str, Any], end: End, report: Mapping[str, Any], last: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Return the status of a job that does not run, in the form of a running one's.
-
-    Where its figures are older than its end, ``as_of_s`` says when they were taken, in seconds of Unix time (0 where
-    that is not known); else it is None.
-
-    Parameters
-    ----------
-    name : str
-    settings : mapping
-        Of the job; empty where only the report has them.
-    end : End
-    report : mapping
-        Empty where its master could not write any.
-    last : mapping, optional
-        The status that its master wrote last.
-    """
-    settings = settings or report.get("settings", {})
-    state, reason = end.state, end.reason
-    if not report and last:
-        # Its master could not report: what it left on disk before is the best there is, and its figures are old.
-        under_way = [last["plan"]] if last["plan"] else []
-        return {
-            **last,
-            "state": state,
-            "reason": reason,
-            "as_of_s": last.get("as_of_s", 0.0),
-            "members": [],
-            "plan": None,
-            "queued": [],
-            "changes": [*last["changes"], *under_way, *last["queued"]],
-            "eta_s": 0.0,
-        }
-    metrics, history = report.get("metrics", {}), report.get("history", [])
-    loss = metrics.get("train_loss")
-    membership = report.get("membership") or [{}]
-    iterations = int(settings.get("iterations", 0))
-    return {
-        "name": name,
-        "state": state,
-        "reason": reason,
-        "as_of_s": end.seen_s if end.progress else None,
-        "clock": report.get("clock", round(end.progress * iterations)),
-        "iterations": iterations,
-        "membership_version": membership[-1].get("version", 0),
-        "workers": len(membership[-1].get("workers", ())),
-        "servers": len(membership[-1].get("servers", ())),
-        "members": [],
-        "plan": None,
-        "queued": [],
-        "changes": report.get("changes", []),
-        "checkpoints": report.get("checkpoints", {}),
-        # One that was ended has not measured its final parameters.
-        "loss": history[-1]["loss"] if loss is None and history else loss,
-        "losses": report.get("losses", []),
-        "went_back": report.get("went_back", []),
-        "evictions": report.get("evictions", {}),
-        "generation": report.get("generation", 1),
-        "storage_error": "",
-        "resources_error": "",
-        "metrics": metrics.get("test", {}),
-        "iteration_s": report.get("iteration_seconds", {}).get("p50", 0.0),
-        "eta_s": 0.0,
-        "elapsed_s": report.get("elapsed_s", 0.0),
-    }

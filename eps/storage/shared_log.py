@@ -1,4 +1,4 @@
-"""The event log of a job master whose successor may be on another host: in a store instead of a directory.  L2.
+"""The event log of a job master whose successor may be on another host: in a store instead of a directory.
 
 It says the same as :class:`eps.storage.wal.EventLog`, with four differences that a store such as HDFS makes:
 
@@ -20,7 +20,6 @@ master before has done unlogged.
 
 from __future__ import annotations
 
-import re
 import secrets
 import struct
 import time
@@ -30,11 +29,10 @@ from typing import NoReturn, Protocol
 
 from eps.errors import StorageError
 from eps.storage.api import Storage
-from eps.storage.wal import KEPT, LOG_HEAD, Replay, frame, parts_of, records_of, snapshot_bytes
+from eps.storage.wal import LOG_HEAD, LogFolder, Replay, frame, next_number, records_of, snapshot_bytes
 
 #: Whoever was cut off begins at most one more log before it finds out, or YARN tells it to go.
 MOST_FENCES = 10
-_NAME = re.compile(r"(snapshot|log|gap)-(\d{8})")
 _TIME = struct.Struct("<d")
 _IDENTITY_BYTES = 16
 
@@ -95,7 +93,7 @@ class SharedLog:
     def __init__(self, storage: LogStorage, folder: str, on_superseded: Callable[[], None]) -> None:
         self._storage = storage
         self._on_superseded = on_superseded
-        self._folder = folder
+        self._files = LogFolder(storage, folder)
         #: As a person would look for it.
         self.path = storage.describe(folder)
         #: What the log held when it was opened.
@@ -135,6 +133,7 @@ class SharedLog:
         for _ in range(MOST_FENCES):
             if log._recover():
                 log._storage = then or storage
+                log._files = LogFolder(log._storage, folder)
                 return log
         raise StorageError(f"{log.path}: another job master writes this log")
 
@@ -174,7 +173,7 @@ class SharedLog:
         """
         if self.error:
             # It may not have been taken before; until the new snapshot is there it must be known.
-            self._check_not_superseded(self._numbers())
+            self._check_not_superseded(self._files.numbers())
             self._mark_gap()
         self.write_snapshot(self.begin(), parts, sync=sync)
         self.error = ""
@@ -187,9 +186,10 @@ class SharedLog:
         StorageError
             The next log cannot be made; the log is as it was.
         """
-        numbers = self._numbers()
+        # One look: what it chooses must not be beyond a log that another master begins meanwhile.
+        numbers = self._files.numbers()
         self._check_not_superseded(numbers)
-        number = max([self._number, *numbers["snapshot"], *numbers["log"], *numbers["gap"]]) + 1
+        number = next_number(numbers, self._number)
         self._start_log(number)
         return number
 
@@ -201,10 +201,10 @@ class SharedLog:
         StorageError
             It cannot be written; the log says the same without it.
         """
-        with self._storage.write(self._path("snapshot", number)) as file:
+        with self._storage.write(self._files.path("snapshot", number)) as file:
             for piece in snapshot_bytes(parts):
                 file.write(piece)
-        self._remove_older(number)
+        self._files.remove_older(number)
 
     def close(self) -> None:
         """Close the file; harmless when repeated."""
@@ -220,38 +220,14 @@ class SharedLog:
             raise StorageError(f"{self.path}: {self.error or 'no snapshot has begun the log'}")
         return self._file
 
-    def _path(self, kind: str, number: int) -> str:
-        return f"{self._folder}/{kind}-{number:08d}"
-
-    def _numbers(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {"snapshot": [], "log": [], "gap": []}
-        for name in self._storage.names(self._folder):
-            match = _NAME.fullmatch(name)
-            if match:
-                found[match[1]].append(int(match[2]))
-        return {kind: sorted(numbers) for kind, numbers in found.items()}
-
-    def _read(self, kind: str, number: int) -> bytes:
-        with self._storage.read(self._path(kind, number)) as file:
-            return file.read()
-
     def _start_log(self, number: int) -> None:
         try:
-            file = self._storage.append(self._path("log", number), self._head)
+            file = self._storage.append(self._files.path("log", number), self._head)
         except StorageError:
             self._tried.add(number)
             raise
         self.close()
         self._file, self._number = file, number
-
-    def _remove_older(self, number: int) -> None:
-        numbers = self._numbers()
-        first = [n for n in numbers["snapshot"] if n <= number][-KEPT:][0]
-        for kind, there in numbers.items():
-            for old in there:
-                if old < first:
-                    with suppress(StorageError):
-                        self._storage.remove(self._path(kind, old))
 
     def _give_up(self, error: StorageError) -> None:
         """Refuse everything until the next snapshot, and see to it that nobody restores a state that misses events."""
@@ -269,7 +245,7 @@ class SharedLog:
     def _answers(self) -> bool:
         """Return whether the store answers, which is soon known; a client that appends may wait for it for longer."""
         try:
-            self._numbers()
+            self._files.numbers()
         except StorageError:
             return False
         return True
@@ -280,7 +256,7 @@ class SharedLog:
             if file.is_fenced():
                 return True
         with suppress(StorageError):
-            return self._is_superseded(self._numbers())
+            return self._is_superseded(self._files.numbers())
         return False
 
     def _is_superseded(self, numbers: Mapping[str, Sequence[int]]) -> bool:
@@ -292,7 +268,7 @@ class SharedLog:
 
     def _is_own(self, number: int) -> bool:
         """Return whether this process began a log; raises StorageError where that cannot be known."""
-        return number in self._tried and self._read("log", number).startswith(self._head)
+        return number in self._tried and self._files.read("log", number).startswith(self._head)
 
     def _supersede(self) -> NoReturn:
         self.error = f"{self.path}: another job master has taken over"
@@ -301,23 +277,23 @@ class SharedLog:
 
     def _mark_gap(self) -> None:
         with suppress(StorageError):
-            self._storage.mark(self._path("gap", self._number))
+            self._storage.mark(self._files.path("gap", self._number))
 
     # ---- recovery
 
     def _recover(self) -> bool:
         """Take the log over; return False where whoever was still writing has begun another one meanwhile."""
-        numbers = self._numbers()
+        numbers = self._files.numbers()
         logs = numbers["log"]
         if logs:
-            self._storage.fence(self._path("log", logs[-1]))
+            self._storage.fence(self._files.path("log", logs[-1]))
         dropped: list[str] = []
-        snapshot, base = self._newest_snapshot(self._numbers()["snapshot"], dropped)
+        snapshot, base = self._files.newest_snapshot(dropped)
         for number in logs[:-1]:
             # Its writer may have failed to close it, or to begin the last.
             if number >= base:
-                self._storage.fence(self._path("log", number))
-        numbers = self._numbers()
+                self._storage.fence(self._files.path("log", number))
+        numbers = self._files.numbers()
         if numbers["log"] != logs:
             return False
         logs = [number for number in logs if number >= base]
@@ -330,7 +306,7 @@ class SharedLog:
         if logs and logs != list(range(base, logs[-1] + 1)):
             missing = next(number for number in range(base, logs[-1]) if number not in logs)
             # One that still writes may have removed it meanwhile, with what it said in a later snapshot.
-            if self._numbers()["log"] != numbers["log"]:
+            if self._files.numbers()["log"] != numbers["log"]:
                 return False
             raise DamagedLogError(f"{self.path}: log {missing} is missing")
         if any(gap >= base for gap in numbers["gap"]):
@@ -340,13 +316,13 @@ class SharedLog:
         records: list[bytes] = []
         ends = True
         for number in reversed(logs):
-            data = self._read("log", number)
-            where = self._storage.describe(self._path("log", number))
+            data = self._files.read("log", number)
+            where = self._files.describe("log", number)
             # One that was begun, and that nothing was written to, ends none.
             found, size_bytes = records_of(data, where, ends, dropped)
             ends = ends and len(found) <= 1
             if size_bytes < len(data):
-                with self._storage.write(self._path("log", number)) as file:
+                with self._storage.write(self._files.path("log", number)) as file:
                     file.write(data[:size_bytes] or LOG_HEAD)
             # The first says who wrote it.
             records = found[1:] + records
@@ -356,15 +332,7 @@ class SharedLog:
         try:
             self._start_log(number)
         except StorageError:
-            if number in self._numbers()["log"]:
+            if number in self._files.numbers()["log"]:
                 return False
             raise
         return True
-
-    def _newest_snapshot(self, numbers: Sequence[int], dropped: list[str]) -> tuple[tuple[bytes, ...] | None, int]:
-        for number in reversed(numbers):
-            parts = parts_of(self._read("snapshot", number))
-            if parts is not None:
-                return parts, number
-            dropped.append(f"{self._storage.describe(self._path('snapshot', number))}: is damaged; took the one before")
-        return None, 0

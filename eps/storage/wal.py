@@ -1,4 +1,4 @@
-"""An append-only log of events, with snapshots that take the place of its beginning.  L2.
+"""An append-only log of events, with snapshots that take the place of its beginning.
 
 ::
 
@@ -26,13 +26,16 @@ import re
 import struct
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from eps.errors import StorageError
+from eps.storage.api import Storage
 from eps.storage.atomic import FILE_MODE, atomic_writer, sync_directory
+from eps.storage.local import LocalStorage
 
 DIRECTORY_MODE = 0o700
 LOG_HEAD = b"EPSLOG1\n"
@@ -43,7 +46,7 @@ GAP_HEAD = b"EPSGAP1\n"
 KEPT = 2
 _MAGIC = b"\xe5RC\x0a"
 _FRAME = struct.Struct("<4sII")
-_NAME = re.compile(r"(snapshot|log)-(\d{8})")
+_NAME = re.compile(r"(snapshot|log|gap)-(\d{8})")
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,70 @@ def has_frame_after(data: bytes, at: int) -> bool:
     return False
 
 
+class LogFolder:
+    """The numbered files of a log in a store.
+
+    Parameters
+    ----------
+    storage : Storage
+    folder : str
+        By default the root of the store.
+    """
+
+    def __init__(self, storage: Storage, folder: str = "") -> None:
+        self._storage, self._folder = storage, folder
+
+    def path(self, kind: str, number: int) -> str:
+        """Return where in the store the file of a kind (``snapshot``, ``log``, ``gap``) and number is."""
+        name = f"{kind}-{number:08d}"
+        return f"{self._folder}/{name}" if self._folder else name
+
+    def describe(self, kind: str, number: int) -> str:
+        """Return that as a person would look for it."""
+        return self._storage.describe(self.path(kind, number))
+
+    def numbers(self) -> dict[str, list[int]]:
+        """Return kind -> the numbers of its files, sorted."""
+        found: dict[str, list[int]] = {"snapshot": [], "log": [], "gap": []}
+        for name in self._storage.names(self._folder):
+            match = _NAME.fullmatch(name)
+            if match:
+                found[match[1]].append(int(match[2]))
+        return {kind: sorted(numbers) for kind, numbers in found.items()}
+
+    def read(self, kind: str, number: int) -> bytes:
+        """Return what a file holds."""
+        with self._storage.read(self.path(kind, number)) as file:
+            return file.read()
+
+    def newest_snapshot(self, dropped: list[str]) -> tuple[tuple[bytes, ...] | None, int]:
+        """Return the parts and the number of the newest snapshot that is whole; None and 0 where there is none.
+
+        ``dropped`` gets a sentence for each that is damaged.
+        """
+        for number in reversed(self.numbers()["snapshot"]):
+            parts = parts_of(self.read("snapshot", number))
+            if parts is not None:
+                return parts, number
+            dropped.append(f"{self.describe('snapshot', number)}: is damaged, so the one before it was taken")
+        return None, 0
+
+    def remove_older(self, number: int) -> None:
+        """Remove what snapshot ``number`` makes needless: all before the last :data:`KEPT` snapshots up to it."""
+        numbers = self.numbers()
+        first = [n for n in numbers["snapshot"] if n <= number][-KEPT:][0]
+        for kind, there in numbers.items():
+            for old in there:
+                if old < first:
+                    with suppress(StorageError):
+                        self._storage.remove(self.path(kind, old))
+
+
+def next_number(numbers: Mapping[str, Sequence[int]], last: int) -> int:
+    """Return the number after ``last`` and those of all files."""
+    return max([last, *chain.from_iterable(numbers.values())]) + 1
+
+
 class EventLog:
     """The open log of a job master; one process writes it, one thread at a time.
 
@@ -96,6 +163,7 @@ class EventLog:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory
+        self._files = LogFolder(LocalStorage(directory))
         #: What the log held when it was opened.
         self.recovered = Replay(None, ())
         #: Why nothing is appended any more, until a snapshot is written; empty while all is well.
@@ -203,7 +271,7 @@ class EventLog:
         StorageError
             The next log cannot be made; the log is as it was.
         """
-        number = self._next_number()
+        number = next_number(self._files.numbers(), self._number)
         self._start_log(number)
         return number
 
@@ -220,7 +288,7 @@ class EventLog:
                 file.write(piece)
         if not sync:
             self._loose.add(self._snapshot(number))
-        self._remove_older(number, keep=KEPT)
+        self._files.remove_older(number)
 
     def close(self) -> None:
         """Close the file; harmless when repeated."""
@@ -232,25 +300,10 @@ class EventLog:
     # ---- files
 
     def _snapshot(self, number: int) -> Path:
-        return self.path / f"snapshot-{number:08d}"
+        return self.path / self._files.path("snapshot", number)
 
     def _log(self, number: int) -> Path:
-        return self.path / f"log-{number:08d}"
-
-    def _next_number(self) -> int:
-        numbers = self._numbers()
-        return max([self._number, *numbers["snapshot"], *numbers["log"]]) + 1
-
-    def _numbers(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {"snapshot": [], "log": []}
-        try:
-            for name in os.listdir(self.path):
-                match = _NAME.fullmatch(name)
-                if match:
-                    found[match[1]].append(int(match[2]))
-        except OSError as error:
-            raise StorageError(f"{self.path}: cannot be listed: {error.strerror}") from error
-        return {kind: sorted(numbers) for kind, numbers in found.items()}
+        return self.path / self._files.path("log", number)
 
     def _start_log(self, number: int) -> None:
         path = self._log(number)
@@ -272,15 +325,6 @@ class EventLog:
         self._fd, self._number, self._size_bytes = fd, number, len(LOG_HEAD)
         self._loose.add(path)
 
-    def _remove_older(self, number: int, keep: int) -> None:
-        numbers = self._numbers()
-        kept = [n for n in numbers["snapshot"] if n <= number][-keep:]
-        for kind, path_of in (("snapshot", self._snapshot), ("log", self._log)):
-            for old in numbers[kind]:
-                if old < kept[0]:
-                    with suppress(OSError):
-                        path_of(old).unlink()
-
     def _give_up(self, reason: str) -> None:
         """Refuse everything until the next snapshot, and see to it that nobody restores a state that misses events."""
         self.error = reason
@@ -295,11 +339,12 @@ class EventLog:
     # ---- recovery
 
     def _recover(self) -> None:
-        numbers = self._numbers()
+        numbers = self._files.numbers()
         dropped: list[str] = []
-        snapshot, base = self._newest_snapshot(numbers["snapshot"], dropped)
+        snapshot, base = self._files.newest_snapshot(dropped)
         logs = [n for n in numbers["log"] if n >= base]
-        if snapshot is None and not numbers["snapshot"] and all(self._is_empty(n) for n in logs):
+        sizes = [self._log(n).stat().st_size for n in logs]
+        if snapshot is None and not numbers["snapshot"] and all(size <= len(LOG_HEAD) for size in sizes):
             # The process died before there was anything to say.
             return
         if snapshot is None:
@@ -309,7 +354,8 @@ class EventLog:
         records: list[bytes] = []
         size_bytes, age_s = 0, 0.0
         for number in logs:
-            found, size_bytes = self._read_log(number, number == logs[-1], dropped)
+            data, where = self._files.read("log", number), self._files.describe("log", number)
+            found, size_bytes = records_of(data, where, number == logs[-1], dropped)
             records += found
         if logs:
             path = self._log(logs[-1])
@@ -327,23 +373,6 @@ class EventLog:
             self._start_log(base)
             sync_directory(self.path)
         self.recovered = Replay(snapshot, tuple(records), tuple(dropped), age_s)
-
-    def _is_empty(self, number: int) -> bool:
-        return self._log(number).stat().st_size <= len(LOG_HEAD)
-
-    def _newest_snapshot(self, numbers: Sequence[int], dropped: list[str]) -> tuple[tuple[bytes, ...] | None, int]:
-        for number in reversed(numbers):
-            path = self._snapshot(number)
-            parts = parts_of(path.read_bytes())
-            if parts is not None:
-                return parts, number
-            dropped.append(f"{path}: is damaged, so the one before it was taken")
-        return None, 0
-
-    def _read_log(self, number: int, last: bool, dropped: list[str]) -> tuple[list[bytes], int]:
-        """Return the records of a log and the length of its readable part."""
-        path = self._log(number)
-        return records_of(path.read_bytes(), str(path), last, dropped)
 
 
 def records_of(data: bytes, where: str, last: bool, dropped: list[str]) -> tuple[list[bytes], int]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
 
 from eps.cli.arguments import CommandParser, count, given_name
-from eps.cli.exits import EXIT_CODES, EXIT_INTERRUPTED, EXIT_OK, exit_code
-from eps.system import interrupt
+from eps.cli.exits import EXIT_CODES, run_program
 
 _ON = "where jobs run: local, docker (containers of this host), or yarn (each an application; HADOOP_CONF_DIR's nodes)"
 
@@ -374,29 +371,4 @@ def _add_service(commands: argparse._SubParsersAction[CommandParser], names: str
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``hscheduler`` and return its exit code."""
-    try:
-        with interrupt.noted():
-            return _run(argv)
-    except KeyboardInterrupt as error:
-        # What was interrupted may say what became of it.
-        for note in getattr(error, "__notes__", ()):
-            print(f"hscheduler: {note}", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read has gone; the flush at exit must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
-
-
-def _run(argv: Sequence[str] | None) -> int:
-    from importlib import import_module
-
-    from eps.errors import EpsError
-
-    args = build_parser().parse_args(argv)
-    module, _, function = args.command.partition(":")
-    try:
-        return int(getattr(import_module(f"hscheduler.cli.commands.{module}"), function)(args))
-    except EpsError as error:
-        print(f"hscheduler: {error}", file=sys.stderr)
-        return exit_code(error)
+    return run_program("hscheduler", build_parser, argv)

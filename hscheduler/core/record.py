@@ -177,7 +177,11 @@ class Record:
                     trial.first_iteration_s = now_s
                 trial.iteration, trial.last_iteration_s = max(trial.iteration, iteration), now_s
                 changes = job.growing or scheduler.ledger.is_releasing(job_id)
-                if durations_s and job.phase.runs and not changes:
+                # It is over before anybody has seen it run.
+                unseen = job.phase is Phase.STARTING
+                if unseen:
+                    self._note_size(now_s, trial, job)
+                if durations_s and (job.phase.runs or unseen) and not changes:
                     number, seconds = trial.speeds.get(job.size, (0, 0.0))
                     trial.speeds[job.size] = number + len(durations_s), seconds + sum(durations_s)
                 for ago_s, of, loss in losses:

@@ -18,6 +18,7 @@ from contextlib import closing
 from queue import SimpleQueue
 from typing import Any
 
+from eps.cluster.supervisor.start import WarmSupervisor
 from eps.core.reconfig import Operation
 from eps.errors import (
     DeadlineError,
@@ -27,8 +28,7 @@ from eps.errors import (
     TrainingError,
     UnknownMemberError,
 )
-from eps.job.client import ChangeRecord, Job
-from eps.job.prefork import SpareSupervisor, WarmSupervisor
+from eps.job.client import ChangeRecord, Job, SpareSupervisor
 from eps.job.status import WAITING_STATES
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
@@ -39,7 +39,7 @@ from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Role
 from hscheduler.live.growth import Growth
 from hscheduler.live.last_report import LastReport
-from hscheduler.live.places import Places, role_of
+from hscheduler.live.places import Places, Seat, names_of
 from hscheduler.live.standstill import Standstill
 from hscheduler.reports.history import feedback_of, number, some_losses
 
@@ -122,6 +122,8 @@ class LiveJob:
         self._has_feedback = False
         #: The last clock that was seen, and the last one during which a change of size went on.
         self._seen_clock = self._changed_clock = -1
+        #: When the last clock ended that was seen of this part of the job; NaN before the first.
+        self._seen_s = math.nan
         self._why = ""
         self._gave_up = False
         self._standstill = Standstill()
@@ -161,22 +163,22 @@ class LiveJob:
                 self._growth.give_up()
         self._orders.put(lambda: self._do(number, order))
 
-    def go_on(self, iteration: int, members: Mapping[str, str], has_feedback: bool, has_started: bool) -> None:
+    def go_on(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
         """Take up a job that another process may have started; returns at once.
 
         Parameters
         ----------
         iteration : int
             How far it was.
-        members : mapping
-            Container -> member.
+        seats : mapping
+            Container -> who is in it.
         has_feedback : bool
             Its early feedback is known.
         has_started : bool
             It is known to have started; else an order to start it follows.
         """
         self._has_feedback = has_feedback
-        self._places.set(members)
+        self._places.set(seats)
         # Of the rest nobody was told.
         self._seen_clock = iteration - 1 if has_feedback else -1
         self._changed_clock = iteration
@@ -276,9 +278,8 @@ class LiveJob:
             return
         # It was lost without a word, with the machine, say.
         found.close()
-        places: dict[Role, list[str]] = {Role.WORKER: [], Role.SERVER: []}
-        for place, member in self._places.items():
-            places[role_of(member)].append(place)
+        by_role, _ = self._places.by_role([place for place, _ in self._places.items()])
+        places = {role: by_role.get(role, []) for role in (Role.WORKER, Role.SERVER)}
         self._begin_to_watch(self._resumed(places))
         self._find_members(places)
         self._say_members()
@@ -357,9 +358,9 @@ class LiveJob:
         return None if self._spare is None or self._spec.on != "local" else self._spare.take()
 
     @staticmethod
-    def _numbered(members: dict[Role, list[str]]) -> dict[str, str]:
+    def _numbered(members: dict[Role, list[str]]) -> dict[str, Seat]:
         return {
-            container_id: f"{role}-{number}"
+            container_id: Seat(f"{role}-{number}", role)
             for role, container_ids in members.items()
             for number, container_id in enumerate(container_ids, 1)
         }
@@ -367,9 +368,9 @@ class LiveJob:
     def _find_members(self, places: Mapping[Role, Sequence[str]]) -> None:
         assert self._job is not None
         self._job.wait_until_trains()
-        names = [str(member["name"]) for member in self._job.status()["members"]]
+        status = self._job.status()
         for role, there in places.items():
-            self._places.put(there, [name for name in names if name.startswith(role)])
+            self._places.put(there, names_of(role, status), role)
 
     def _say_members(self) -> None:
         self._say(e.MembersFound(self.job_id, self._places.items()))
@@ -390,7 +391,7 @@ class LiveJob:
             except EpsError as error:
                 failed, why = failed + places, str(error)
                 continue
-            self._places.put(places, record["added"])
+            self._places.put(places, record["added"], role)
         self._growth.over()
         members = self._places.items()
         if failed:
@@ -432,7 +433,7 @@ class LiveJob:
             assert self._job is not None
             status = self._job.status()
             self._say_taken(status)
-            self._places.find_replacements(role, [str(member["name"]) for member in status["members"]])
+            self._places.find_replacements(role, status)
             self._say_members()
             if there := self._places.members(places):
                 self._change(number, _REMOVE[role], there, "-of-others")
@@ -517,7 +518,7 @@ class LiveJob:
         return bool(self._why) and not self._gave_up and self._standstill.told_before_s() is None
 
     def _follow(self, job: Job) -> None:
-        started, seen_s = False, math.nan
+        started, self._seen_s = False, math.nan
         part, iterated = self._standstill.begun(), False
         for progress in job.watch(self._seen_clock):
             if not started and progress.status["state"] not in WAITING_STATES:
@@ -535,17 +536,20 @@ class LiveJob:
             if started and not iterated:
                 iterated = True
                 self._standstill.iterated(part)
-            durations = []
-            for entry in progress.history:
-                now_s = float(entry["seconds"])
-                # Of an iteration during which the size was changed nothing can be learnt.
-                if now_s >= seen_s and entry["clock"] > self._changed_clock + 1:
-                    durations.append(now_s - seen_s)
-                seen_s = now_s
+            self._say_iterated(progress.history)
             self._seen_clock = int(progress.history[-1]["clock"])
-            losses = some_losses(progress.history)
-            self._say(e.Iterated(self.job_id, self._seen_clock + 1, tuple(durations), losses))
             self._look_for_feedback(progress.history)
+
+    def _say_iterated(self, history: Sequence[dict[str, Any]]) -> None:
+        """Say what has not been seen before: iterations, how long they took, their losses."""
+        durations = []
+        for entry in history:
+            now_s = float(entry["seconds"])
+            # Of an iteration during which the size was changed nothing can be learnt.
+            if now_s >= self._seen_s and entry["clock"] > self._changed_clock + 1:
+                durations.append(now_s - self._seen_s)
+            self._seen_s = now_s
+        self._say(e.Iterated(self.job_id, int(history[-1]["clock"]) + 1, tuple(durations), some_losses(history)))
 
     def _look_for_feedback(self, history: Sequence[dict[str, Any]]) -> None:
         for entry in history:
@@ -567,7 +571,7 @@ class LiveJob:
         unseen = [entry for entry in history if entry["clock"] > self._seen_clock]
         if unseen:
             # It may be over before anybody has looked.
-            self._say(e.Iterated(self.job_id, int(unseen[-1]["clock"]) + 1, (), some_losses(unseen)))
+            self._say_iterated(unseen)
         found = [(entry["clock"] + 1, entry[self._metric]) for entry in history if self._metric in entry]
         feedback = loss = None
         if phase is Phase.FINISHED and found:

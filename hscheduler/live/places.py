@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hscheduler.core.resources import Role
@@ -20,43 +21,51 @@ _GONE = ("drained", "late", "lost")
 _USER = "user"
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Who is in a container."""
+
+    name: str
+    role: Role
+
+
 class Places:
     """Containers and the members in them.  For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: Container id -> name of the member in it.
-        self._members: dict[str, str] = {}
+        #: By container id.
+        self._seats: dict[str, Seat] = {}
 
     def __contains__(self, place: str) -> bool:
         with self._lock:
-            return place in self._members
+            return place in self._seats
 
     def items(self) -> tuple[tuple[str, str], ...]:
         """Return all containers and members."""
         with self._lock:
-            return tuple(self._members.items())
+            return tuple((place, seat.name) for place, seat in self._seats.items())
 
-    def set(self, members: Mapping[str, str]) -> None:
+    def set(self, seats: Mapping[str, Seat]) -> None:
         """Say who is where, instead of what was known."""
         with self._lock:
-            self._members = dict(members)
+            self._seats = dict(seats)
 
-    def put(self, places: Iterable[str], names: Iterable[str]) -> None:
-        """Note who is in these containers, as far as both go."""
+    def put(self, places: Iterable[str], names: Iterable[str], role: Role) -> None:
+        """Note which members of a role are in these containers, as far as both go."""
         with self._lock:
-            self._members.update(zip(places, names, strict=False))
+            self._seats.update((place, Seat(name, role)) for place, name in zip(places, names, strict=False))
 
     def drop(self, places: Iterable[str]) -> None:
         """Note that containers are gone; harmless for those that are not known."""
         with self._lock:
             for place in places:
-                self._members.pop(place, None)
+                self._seats.pop(place, None)
 
     def members(self, places: Sequence[str]) -> list[str]:
         """Return the members in these containers, but for those that are gone."""
         with self._lock:
-            return [self._members[place] for place in places if place in self._members]
+            return [self._seats[place].name for place in places if place in self._seats]
 
     def by_role(self, places: Sequence[str]) -> tuple[dict[Role, list[str]], list[str]]:
         """Return containers by what is in them, and those in which there is nobody."""
@@ -64,19 +73,21 @@ class Places:
         empty = []
         with self._lock:
             for place in places:
-                if place in self._members:
-                    found.setdefault(role_of(self._members[place]), []).append(place)
+                if place in self._seats:
+                    found.setdefault(self._seats[place].role, []).append(place)
                 else:
                     empty.append(place)
         return found, empty
 
-    def find_replacements(self, role: Role, names: Sequence[str]) -> None:
-        """Put the members of a role that have no place into those of members that are no more."""
+    def find_replacements(self, role: Role, status: Mapping[str, Any]) -> None:
+        """Put the members of a role that have no place into those of members that the status does not have."""
+        there = names_of(role, status)
         with self._lock:
-            free = [name for name in names if role_of(name) is role and name not in self._members.values()]
-            for place, name in self._members.items():
-                if role_of(name) is role and name not in names and free:
-                    self._members[place] = free.pop(0)
+            seated = self._names()
+            free = [name for name in there if name not in seated]
+            for place, seat in self._seats.items():
+                if seat.role is role and seat.name not in there and free:
+                    self._seats[place] = Seat(free.pop(0), role)
 
     def take_away(self, status: Mapping[str, Any]) -> dict[str, list[str]]:
         """Find out which containers the cluster has taken, and forget them; put whom the job replaced into theirs.
@@ -96,28 +107,30 @@ class Places:
         taken: dict[str, list[str]] = {}
         if not gone:
             return taken
-        there = [str(member["name"]) for member in status["members"]]
         with self._lock:
-            for place, name in list(self._members.items()):
-                if name not in gone or name in there:
+            for place, seat in list(self._seats.items()):
+                mine = names_of(seat.role, status)
+                if seat.name not in gone or seat.name in mine:
                     continue
-                mine = [other for other in there if role_of(other) is role_of(name)]
-                new = [other for other in mine if other not in self._members.values() and other not in _added(status)]
+                new = [other for other in mine if other not in self._names() and other not in _added(status)]
                 if new:
                     # The job has put it there itself, as it had nobody else of that role.
-                    self._members[place] = new[0]
+                    self._seats[place] = replace(seat, name=new[0])
                 elif mine:
-                    del self._members[place]
-                    taken.setdefault(f"its container {gone[name]}", []).append(place)
+                    del self._seats[place]
+                    taken.setdefault(f"its container {gone[seat.name]}", []).append(place)
         return taken
+
+    def _names(self) -> list[str]:
+        return [seat.name for seat in self._seats.values()]
+
+
+def names_of(role: Role, status: Mapping[str, Any]) -> list[str]:
+    """Return the members of a role that a job's status has."""
+    return [str(member["name"]) for member in status["members"] if member["role"] == role]
 
 
 def _added(status: Mapping[str, Any]) -> set[str]:
     """Return the members that changes brought which somebody asked for, and not the job itself."""
     plans = [plan for plan in (status.get("plan"), *status.get("queued", ()), *status.get("changes", ())) if plan]
     return {str(name) for plan in plans if plan["asked_by"] == _USER for name in plan["added"]}
-
-
-def role_of(member: str) -> Role:
-    """Return what a member is, by its name."""
-    return Role(member.rpartition("-")[0])

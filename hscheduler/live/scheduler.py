@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from eps.errors import ConfigError, DeadlineError
-from eps.job.prefork import SpareSupervisor
+from eps.job.client import SpareSupervisor
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import check_job_name
@@ -41,6 +41,7 @@ from hscheduler.live.journal import Entry, EventJournal, Header, check_writable
 from hscheduler.live.keeper import Keeper
 from hscheduler.live.known import Known
 from hscheduler.live.past import Past
+from hscheduler.live.places import Seat
 from hscheduler.live.results import deliver_results
 from hscheduler.live.submission import Submission
 from hscheduler.policies import POLICIES
@@ -195,8 +196,9 @@ class LiveScheduler:
         job = self.state.jobs[job_id]
         live = self._jobs[job_id] = self._live(self._submissions[job_id])
         # What it has let go of since it said who is where is somebody else's by now.
-        members = {place: name for place, name in job.members.items() if self.state.ledger.hold(place) is not None}
-        live.go_on(job.iteration, members, job.feedback is not None, self._outstanding.has_started(job_id))
+        roles = {container.container_id: container.role for container in self.state.ledger.of_job(job_id)}
+        seats = {place: Seat(name, roles[place]) for place, name in job.members.items() if place in roles}
+        live.go_on(job.iteration, seats, job.feedback is not None, self._outstanding.has_started(job_id))
         for number, order in self._outstanding.of(job_id):
             live.obey(number, order)
 

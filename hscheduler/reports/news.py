@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from eps.errors import ConfigError, JobNotFoundError
-from eps.job.log_tails import last_words
+from eps.job.status import last_words
 from eps.storage.jobdir import find_job
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase, end_text

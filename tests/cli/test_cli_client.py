@@ -322,7 +322,7 @@ def test_a_job_whose_cluster_begins_to_let_it_wait_says_so_at_once(
     def stub(link: MasterLink) -> None:
         looked.append(1)
         assert len(looked) < 3, "it goes on looking for a master"
-        directory.note(waiting={"reason": "the queue is full"})
+        directory.note(yarn={"waiting": {"reason": "the queue is full"}})
 
     monkeypatch.setattr(JobDir, "is_running", lambda self: True)
     monkeypatch.setattr(MasterLink, "_stub", stub)
@@ -340,7 +340,7 @@ def test_a_job_that_waits_for_another_master_does_not_seem_to_begin(tmp_path: Pa
     directory = JobDir(tmp_path / "waits")
     directory.path.mkdir()
     note_settings(directory, iterations=200, workers=3, servers=1)
-    directory.note(waiting={"reason": "no room", "progress": progress})
+    directory.note(yarn={"waiting": {"reason": "no room", "progress": progress}})
     status = waiting_status(directory)
     assert status is not None and (status["state"], status["reason"]) == ("starting", told)
 
@@ -360,7 +360,7 @@ def test_who_watches_a_job_whose_master_is_lost_is_told_what_is_waited_for(
         looked += 1
         if looked == 2:
             # The second time that there is no master it is known why.
-            fake.dir.note(waiting=away)
+            fake.dir.note(yarn={"waiting": away})
         assert looked < 4, "it goes on looking, and says nothing"
         return stub(link) if looked == 1 else None
 
@@ -371,7 +371,7 @@ def test_who_watches_a_job_whose_master_is_lost_is_told_what_is_waited_for(
         status = next(news).status
         assert (status["state"], status["reason"], status["clock"]) == (UNREACHABLE, away["reason"], 40)
         monkeypatch.setattr(MasterLink, "_stub", stub)
-        fake.dir.note(waiting=None)
+        fake.dir.note(yarn={"waiting": None})
         assert next(news).status["state"] == "running", "it is back"
 
 
@@ -379,7 +379,7 @@ def test_who_asks_for_a_change_of_a_job_that_has_ended_is_told_what_is_fetched_w
     fake: FakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fetched = "what it has left is fetched from hdfs://nn/results"
-    fake.dir.note(waiting={"reason": fetched, "is_fetching": True})
+    fake.dir.note(yarn={"waiting": {"reason": fetched, "is_fetching": True}})
     monkeypatch.setattr(MasterLink, "_stub", lambda link: None)
     monkeypatch.setattr(master_link, "NOTICED_S", 60.0)
     with Job.find("fake") as job:
@@ -431,9 +431,9 @@ def test_a_change_says_once_that_the_cluster_does_not_answer_and_waits(
         nonlocal looked
         looked += 1
         if looked == 2:
-            fake.dir.note(waiting=away)
+            fake.dir.note(yarn={"waiting": away})
         if looked == 5:
-            fake.dir.note(waiting=None)
+            fake.dir.note(yarn={"waiting": None})
         return None if 2 <= looked < 5 else stub(link)
 
     monkeypatch.setattr(MasterLink, "_stub", look)
@@ -441,7 +441,7 @@ def test_a_change_says_once_that_the_cluster_does_not_answer_and_waits(
     with Job.find("fake") as job:
         assert job.add_workers(1, wait=False)["plan_id"] == 1
         assert caplog.messages == ["job 'fake': the ResourceManager is away"]
-        fake.dir.note(waiting={**away, "reason": "it is away again"})
+        fake.dir.note(yarn={"waiting": {**away, "reason": "it is away again"}})
         with pytest.raises(DeadlineError, match="not within 0 s; it is away again"):
             job.wait_until_trains(0.0)
         assert caplog.messages[1:] == ["job 'fake': it is away again"]

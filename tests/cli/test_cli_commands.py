@@ -19,8 +19,9 @@ import pytest
 
 import eps
 import hscheduler.cli
-from eps.cli import main, printable
+from eps.cli import main
 from eps.cli.commands import change, run
+from eps.cli.exits import printable
 from eps.cli.parser import build_parser
 from eps.cluster.docker.container import CHECK_IMAGE
 from eps.cluster.yarn.advice import CHECK_PYTHON

@@ -29,7 +29,7 @@ def made(name: str, state: str, hours_ago: float, application: dict[str, str] | 
     job, lock = create_job_dir(name)
     at_s = time.time() - hours_ago * HOUR_S
     note_settings(job, iterations=9)
-    job.note(started_s=at_s, phase=Phase.RUNNING, application=application)
+    job.note(started_s=at_s, phase=Phase.RUNNING, yarn={"application": application})
     if state:
         note_end(job, state)
     lock.close()

@@ -13,7 +13,7 @@ import pytest
 
 from eps.cluster.supervisor import start
 from eps.errors import ResourceError
-from eps.job.prefork import SpareSupervisor
+from eps.job.client import SpareSupervisor
 from eps.system.waits import wait_for
 
 TIMEOUT_S = 20.0
@@ -55,7 +55,7 @@ def test_it_is_ended_when_nobody_takes_it() -> None:
 
 def test_it_ends_with_a_process_that_is_killed() -> None:
     code = (
-        "from eps.job.prefork import SpareSupervisor; import signal\n"
+        "from eps.job.client import SpareSupervisor; import signal\n"
         "spare = SpareSupervisor(); spare.refill(); print(spare._spare._process.pid, flush=True); signal.pause()"
     )
     owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -71,7 +71,7 @@ def test_one_that_cannot_be_had_is_told_to_who_needs_it(monkeypatch: pytest.Monk
     def refuse(entry_points: Mapping[str, str]) -> start.WarmSupervisor:
         raise ResourceError("no more processes")
 
-    monkeypatch.setattr("eps.job.prefork.WarmSupervisor", refuse)
+    monkeypatch.setattr("eps.job.client.WarmSupervisor", refuse)
     spare = SpareSupervisor()
     spare.refill()
     with pytest.raises(ResourceError, match="no more processes"):

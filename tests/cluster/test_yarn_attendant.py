@@ -71,7 +71,7 @@ def test_clients_find_the_master_and_then_what_it_left(job: JobDir, shared: Memo
     assert read_json(job.report) == {"clock": 9} and job.model.read_bytes() == b"npz"
     ended = job.ended()
     assert ended is not None and (ended.state, ended.exit_code, ended.reason) == ("finished", 0, "done")
-    assert not job.master_json.exists() and job.record().waiting is None and not job.record().pid
+    assert not job.master_json.exists() and job.record().yarn.waiting is None and not job.record().pid
 
 
 def test_a_submitted_job_has_its_results_brought_here_and_its_master_brings_those_that_go_to_hdfs(
@@ -200,7 +200,7 @@ def test_a_slow_answer_is_no_silence(job: JobDir, follow: Follow, monkeypatch: p
     monkeypatch.setattr(module, "SILENT_S", PATIENCE_S)
 
     def look() -> None:
-        assert job.record().waiting is None
+        assert job.record().yarn.waiting is None
 
     assert follow(ScriptedClient(RUNNING, AWAY, AWAY, look, FINISHED)) == 0
 
@@ -227,7 +227,7 @@ def test_an_application_that_yarn_has_forgotten_has_ended(
     assert follow(ScriptedClient(RUNNING, JobNotFoundError("no such application"))) == 1
     assert ended_status(job)["reason"].startswith("YARN does not know the application any more")
     ended = job.ended()
-    assert ended is not None and ended.is_forgotten, "it may run: who starts it again asks"
+    assert ended is not None and ended.yarn.is_forgotten, "it may run: who starts it again asks"
 
 
 def test_what_one_that_is_forgotten_has_left_is_fetched(
@@ -279,7 +279,7 @@ def test_the_masters_word_counts_though_other_results_cannot_be_fetched(
     lose_model(shared, monkeypatch)
     assert follow(ScriptedClient(KILLED)) == 3
     ended = job.ended()
-    assert ended is not None and (ended.state, ended.unfetched) == ("failed", "no memory")
+    assert ended is not None and (ended.state, ended.yarn.unfetched) == ("failed", "no memory")
     assert ended.reason.startswith("no memory; what it has left cannot be fetched: results/model.npz: a block is")
     assert read_json(job.report) == {"state": "failed", "reason": "no memory", "clock": 9}
 
@@ -321,8 +321,8 @@ def test_what_could_not_be_fetched_is_fetched_again_without_yarn(
             follow(client)
         ended = job.ended()
         assert ended is not None and ended.state == said.final_status.lower().replace("succeeded", "finished")
-        assert ended.reason.count("safe mode") == 1 and ended.progress == 3 / 9
-        assert job.ended().unfetched is not None and "results/model.npz" in shared.files
+        assert ended.reason.count("safe mode") == 1 and ended.yarn.progress == 3 / 9
+        assert job.ended().yarn.unfetched is not None and "results/model.npz" in shared.files
         ended_s.add(ended.time_s)
     follow(ScriptedClient(AssertionError("YARN has said how it ended")))
     ended = job.ended()
@@ -420,7 +420,7 @@ def test_checkpoints_of_its_own_go_with_a_job_that_has_finished(
         hdfs.put(f"{place.path}/0001-00000040/manifest.json", b"{}")
         follow(ScriptedClient(RUNNING, FINISHED))
         left = [path for path in hdfs.nodes if "a9a" in path]
-    assert (left == []) == (state == "finished") == (job.record().claim is None)
+    assert (left == []) == (state == "finished") == (job.record().yarn.claim is None)
     assert can_be_resumed(job) == (state in ("failed", "killed"))
 
 
@@ -446,7 +446,7 @@ def test_one_that_finished_and_whose_model_is_lost_is_made_again_from_its_checkp
         del shared.files["results/model.npz"]
         assert follow(ScriptedClient(RUNNING, FINISHED)) == 1
         assert f"{place.path}/0001-00000040/manifest.json" in hdfs.nodes
-    assert job.is_settled() and can_be_resumed(job) and job.record().claim is not None
+    assert job.is_settled() and can_be_resumed(job) and job.record().yarn.claim is not None
     told = ("failed", "it finished, but did not leave its model: eps resume a9a makes it again")
     assert (job.ended().state, job.ended().reason) == told
     assert read_json(job.report) == {"state": told[0], "reason": told[1], "clock": 9}
@@ -478,7 +478,7 @@ def test_who_asks_while_results_or_logs_come_is_told_so_and_waits_for_no_master(
     for line in (progress_line(results), plain_line(results)):
         assert line == f"a9a: fetching: {results['reason']}"
     assert "what follows is older than its end" in status_text(results)
-    assert job.record().waiting is None and not job.record().pid
+    assert job.record().yarn.waiting is None and not job.record().pid
 
 
 def test_where_nothing_is_shared_any_more_nothing_is_fetched(

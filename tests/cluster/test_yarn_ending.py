@@ -13,8 +13,8 @@ import pytest
 
 from eps.cluster.yarn.application import Application
 from eps.errors import DeadlineError
-from eps.job import kill as local
-from eps.job.kill import end_job
+from eps.job import client as local
+from eps.job.client import end_job
 from eps.job.yarn import ending
 from eps.job.yarn.ending import ENDED_S, end_application, wished
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir
@@ -226,7 +226,7 @@ def test_a_submission_that_yarn_refuses_is_the_end(submission: Submission, clock
     submission.note(ID)
 
     def refuse() -> None:
-        submission.job.note(application=None)
+        submission.job.note(yarn={"application": None})
         submission.leave()
 
     told, tell = telling(refuse)
@@ -266,7 +266,7 @@ def test_of_one_that_has_ended_it_is_said_what_is_still_fetched(submission: Subm
     submission.note(ID)
     submission.attend()
     fetched = f"application {ID} has ended; what it has left is fetched from hdfs://nn/shared/results"
-    submission.job.note(waiting={"reason": fetched, "is_fetching": True})
+    submission.job.note(yarn={"waiting": {"reason": fetched, "is_fetching": True}})
     told: list[str] = []
     with pytest.raises(DeadlineError) as raised:
         end_application(submission.job, "enough", 0.0, told.append)

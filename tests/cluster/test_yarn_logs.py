@@ -274,7 +274,7 @@ def open_job(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> JobDir:
 @pytest.fixture
 def silent(open_job: JobDir, monkeypatch: pytest.MonkeyPatch) -> str:
     """Its cluster is known not to answer; return what is said of its logs."""
-    open_job.note(waiting=SILENT)
+    open_job.note(yarn={"waiting": SILENT})
     monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: pytest.fail("it would wait for a minute"))
     return f"eps: the logs of job 'a9a' cannot be had now: {SILENT['reason']}\n"
 
@@ -306,7 +306,7 @@ def test_who_follows_logs_waits_for_a_cluster_that_does_not_answer(
     def sleep(seconds: float) -> None:
         rounds.append(seconds)
         if len(rounds) == 3:
-            open_job.note(waiting=None)
+            open_job.note(yarn={"waiting": None})
             monkeypatch.setattr(logs.subprocess, "Popen", run)
 
     monkeypatch.setattr(inspect.time, "sleep", sleep)
@@ -321,8 +321,8 @@ def test_a_cluster_that_is_found_not_to_answer_is_not_waited_for(
 
     class Hanging(Command):
         def communicate(self, timeout: float) -> tuple[None, str]:
-            assert open_job.record().waiting is None, "it is waited for"
-            open_job.note(waiting=SILENT)
+            assert open_job.record().yarn.waiting is None, "it is waited for"
+            open_job.note(yarn={"waiting": SILENT})
             raise subprocess.TimeoutExpired("java", timeout)
 
         def kill(self) -> None:
@@ -388,7 +388,7 @@ NONE = "Can not find the logs for the application: application_1_0001 with the a
 def test_a_job_that_waits_for_its_queue_has_no_logs_yet(
     open_job: JobDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    open_job.note(waiting={"reason": "application_1_0001 is ACCEPTED", "is_silent": False})
+    open_job.note(yarn={"waiting": {"reason": "application_1_0001 is ACCEPTED", "is_silent": False}})
     monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: Command(NONE, 255))
     told = "eps: job 'a9a' has no logs yet: application_1_0001 is ACCEPTED\n"
     assert main(["logs", "a9a"]) == 4
@@ -399,7 +399,7 @@ def test_a_job_that_waits_for_its_queue_has_no_logs_yet(
         rounds.append(seconds)
         if len(rounds) == 2:
             (open_job.logs / "master.log").write_text("begun\n")
-            open_job.note(waiting=None)
+            open_job.note(yarn={"waiting": None})
             monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: Command())
             monkeypatch.setattr(JobDir, "is_running", lambda self: False)
 
@@ -414,7 +414,7 @@ def test_of_a_job_that_waits_for_its_queue_again_the_logs_of_its_former_run_are_
 ) -> None:
     """They make way for those of the next run, which are shown from their beginning."""
     (open_job.logs / "master.log").write_text("10:00:01 has begun\n10:00:09 fails\n")
-    open_job.note(waiting={"reason": "application_1_0001 is ACCEPTED", "is_silent": False})
+    open_job.note(yarn={"waiting": {"reason": "application_1_0001 is ACCEPTED", "is_silent": False}})
     monkeypatch.setattr(logs.subprocess, "Popen", lambda *_, **__: Command(NONE, 255))
     former = "[master] 10:00:01 has begun\n[master] 10:00:09 fails\n"
     told = "eps: job 'a9a' has no newer logs yet: application_1_0001 is ACCEPTED\n"

@@ -16,7 +16,7 @@ from eps.job.resume import prepare_resume
 from eps.job.yarn import within
 from eps.job.yarn.submit import with_job
 from eps.job.yarn.within import JOBS, Place
-from eps.master.place import Announcements
+from eps.master.service import Announcements
 from eps.net.security.credentials import Security
 from eps.spec.file import RunRequest
 from eps.spec.runtime import Runtime

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from eps.data.cut import dataset_key, prepare
+from eps.data.cut import dataset_key, divide, prepare
 from eps.data.dataset import DatasetInfo, open_dataset
-from eps.data.divide import divide
 from eps.data.settings import DataSettings
 from eps.data.splitfile import file_checksum
 from eps.errors import ConfigError, DataError, StorageError

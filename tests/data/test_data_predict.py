@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eps.data.cut import prepare
+from eps.data.cut import PredictionData, load_for_prediction, prepare
 from eps.data.dataset import DatasetInfo
-from eps.data.predict import PredictionData, load_for_prediction
 from eps.data.settings import DataSettings
 from eps.errors import DataError
 

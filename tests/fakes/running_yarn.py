@@ -86,7 +86,7 @@ class RunningYarn(FakeYarn):
         request = replace(RunRequest.from_values({**settings, **own}), detached=True)
         self._prepared = prepare_job(request)
         directory = self._prepared.directory
-        directory.note(shared=str(self.shared))
+        directory.note(yarn={"shared": str(self.shared)})
         zipfile.ZipFile(io.BytesIO(pack_job(directory).content)).extractall(folder / "localized")
         # What stands for the job on its client's machine notes the same there.
         directory.master_json.symlink_to(self.shared / MASTER_FILE)

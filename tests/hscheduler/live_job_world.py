@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import SimpleNamespace
@@ -19,10 +19,17 @@ from eps.storage.record import End
 from hscheduler.core import events as e
 from hscheduler.core.resources import Container, Role
 from hscheduler.live import job as live
+from hscheduler.live.places import Seat
 from tests.hscheduler.toy import UNIT
 
 TIMEOUT_S = 30.0
 MEMBERS = {"c1": "worker-1", "c2": "worker-2", "c3": "server-1"}
+SEATS = {"c1": Seat("worker-1", Role.WORKER), "c2": Seat("worker-2", Role.WORKER), "c3": Seat("server-1", Role.SERVER)}
+
+
+def told_of(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what a status says of members, which are called by what they are."""
+    return [{"name": name, "role": name.split("-")[0]} for name in names]
 
 
 class FakeJob:
@@ -111,7 +118,7 @@ class FakeJob:
             self.holds_up.set()
 
     def status(self) -> dict[str, Any]:
-        return {"members": [{"name": name} for name in self.names]}
+        return {"members": told_of(self.names)}
 
     def wait_until_trains(self) -> None:
         pass

@@ -21,6 +21,7 @@ from hscheduler.live import clock, keeper
 from hscheduler.live import scheduler as live
 from hscheduler.live.journal import Entry, EventJournal
 from hscheduler.live.on_yarn import container_settings
+from hscheduler.live.places import Seat
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.policies.placing import start_if_it_fits
 from hscheduler.spec import ClusterSpec
@@ -342,4 +343,4 @@ def test_who_was_where_is_known_of_what_is_held_only(tmp_path: Path, monkeypatch
     scheduler.close(leave=True)
     one(tmp_path).close(leave=True)
     # In the other's place is somebody else, or soon: it is not to be taken for a lost one that was replaced.
-    assert found == [{second: "worker-2"}]
+    assert found == [{second: Seat("worker-2", Role.WORKER)}]

@@ -184,10 +184,21 @@ def test_a_job_that_is_over_before_anybody_looked_tells_all_of_it(watched: Watch
     watched.fake.report["history"] = values
     watched.fake.finish()
     news = watched.next(e.Iterated)
-    assert news.iteration == 15 and news.losses[-1] == (0.0, 15, 6.0) and news.durations_s == ()
+    assert news.iteration == 15 and news.losses[-1] == (0.0, 15, 6.0)
+    assert news.durations_s == (1.0,) * 14, "the first one began before the job trained"
     ended = watched.next(e.JobEnded)
     assert ended.feedback == 11.0, "of the tenth iteration"
     assert ended.loss == 6.0
+
+
+def test_a_job_that_is_over_before_the_next_look_tells_how_long_the_rest_took(watched: Watched) -> None:
+    watched.start()
+    watched.fake.tell("running", *entries(0, 3, 1.0))
+    assert watched.next(e.Iterated).durations_s == (1.0, 1.0)
+    watched.fake.report["history"] = entries(0, 6, 1.0)
+    watched.fake.finish()
+    assert watched.next(e.Iterated).durations_s == (1.0, 1.0, 1.0)
+    watched.next(e.JobEnded)
 
 
 def test_a_metric_that_is_not_there_is_told(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ from hscheduler.core.jobs import Phase
 from hscheduler.live import job as live
 from tests.cli import conftest as cli
 from tests.fakes.records import note_application
-from tests.hscheduler.live_job_world import MEMBERS, TIMEOUT_S, FakeJob, Watched, containers, entries
+from tests.hscheduler.live_job_world import MEMBERS, SEATS, TIMEOUT_S, FakeJob, Watched, containers, entries
 from tests.hscheduler.live_job_world import watched as watched
 
 START = e.StartJob("a", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False)
@@ -41,7 +41,7 @@ def test_an_order_has_one_identity_whoever_carries_it_out(watched: Watched) -> N
 
 def test_a_running_job_is_taken_up_where_it_is(watched: Watched) -> None:
     watched.fake.tell("running", *entries(20, 2, 1.0))
-    watched.job.go_on(20, MEMBERS, has_feedback=True, has_started=True)
+    watched.job.go_on(20, SEATS, has_feedback=True, has_started=True)
     watched.obey(e.ShrinkJob("a", ("c2",)), number=9)
     said = [watched.said.get(timeout=TIMEOUT_S) for _ in range(3)]
     assert {type(event) for event in said} == {e.JobStarted, e.Iterated, e.ContainersGone}
@@ -51,7 +51,7 @@ def test_a_running_job_is_taken_up_where_it_is(watched: Watched) -> None:
 
 def test_without_early_feedback_its_history_is_read_again(watched: Watched) -> None:
     watched.fake.tell("running", *entries(0, 12, 1.0))
-    watched.job.go_on(12, MEMBERS, has_feedback=False, has_started=True)
+    watched.job.go_on(12, SEATS, has_feedback=False, has_started=True)
     watched.next(e.JobStarted)
     watched.next(e.Iterated)
     assert watched.next(e.FeedbackGiven).value == 1.0
@@ -92,7 +92,7 @@ def test_a_job_that_ended_meanwhile_says_how(watched: Watched) -> None:
     watched.fake.running, watched.fake.outcome = False, {"state": "finished"}
     watched.fake.report["history"] = entries(0, 12, 1.0)
     watched.fake.finish()
-    watched.job.go_on(5, MEMBERS, has_feedback=True, has_started=True)
+    watched.job.go_on(5, SEATS, has_feedback=True, has_started=True)
     assert watched.next(e.Iterated).iteration == 12
     ended = watched.next(e.JobEnded)
     assert ended.phase is Phase.FINISHED and ended.loss == 1.0
@@ -102,7 +102,7 @@ def test_a_job_that_ended_meanwhile_says_how(watched: Watched) -> None:
 def test_a_job_that_was_lost_without_a_word_goes_on_at_its_size(watched: Watched) -> None:
     watched.fake.running, watched.fake.outcome = False, {}
     watched.fake.names = ["worker-7", "worker-8", "server-3"]
-    watched.job.go_on(5, MEMBERS, has_feedback=True, has_started=True)
+    watched.job.go_on(5, SEATS, has_feedback=True, has_started=True)
     watched.next(e.JobStarted)
     watched.obey(e.ShrinkJob("a", ("c2",)))
     watched.next(e.ContainersGone)
@@ -213,7 +213,7 @@ def test_something_unforeseen_when_a_job_is_taken_up_is_said(watched: Watched, m
         raise ZeroDivisionError("of all things")
 
     monkeypatch.setattr(live.Job, "find", find)
-    watched.job.go_on(5, MEMBERS, has_feedback=True, has_started=True)
+    watched.job.go_on(5, SEATS, has_feedback=True, has_started=True)
     ended = watched.next(e.JobEnded)
     assert ended.phase is Phase.FAILED and ended.why == "it cannot go on: ZeroDivisionError: of all things"
 
@@ -226,7 +226,7 @@ def test_a_job_that_was_started_again_and_does_not_answer_is_ended_before_its_en
 
     watched.fake.running, watched.fake.outcome = False, {}
     monkeypatch.setattr(watched.fake, "status", status)
-    watched.job.go_on(5, MEMBERS, has_feedback=True, has_started=True)
+    watched.job.go_on(5, SEATS, has_feedback=True, has_started=True)
     while not isinstance(event := watched.said.get(timeout=TIMEOUT_S), e.JobEnded):
         pass
     assert event.phase is Phase.FAILED and "it cannot go on: no answer" in event.why
@@ -249,7 +249,7 @@ def test_a_job_on_yarn_whose_master_does_not_answer_is_ended_and_its_containers_
     said: SimpleQueue[e.Event] = SimpleQueue()
     job = live.LiveJob("a", "fake", JobSpec(workers=2, servers=1, on="yarn"), "loss", 10, said.put)
     there.kill_master()
-    job.go_on(0, MEMBERS, has_feedback=False, has_started=True)
+    job.go_on(0, SEATS, has_feedback=False, has_started=True)
     try:
         while not isinstance(event := said.get(timeout=TIMEOUT_S), e.JobEnded):
             pass

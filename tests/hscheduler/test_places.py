@@ -8,13 +8,12 @@ import pytest
 
 from hscheduler.core.resources import Role
 from hscheduler.live.places import Places
-
-MEMBERS = {"c1": "worker-1", "c2": "worker-2", "c3": "server-1"}
+from tests.hscheduler.live_job_world import MEMBERS, SEATS, told_of
 
 
 def places() -> Places:
     found = Places()
-    found.set(MEMBERS)
+    found.set(SEATS)
     return found
 
 
@@ -24,7 +23,7 @@ def status(there: list[str], **gone: str) -> dict[str, Any]:
         {"name": name.replace("_", "-"), "outcome": outcome, "reason": "is preempted"}
         for name, outcome in gone.items()
     ]  # fmt: skip
-    members = [{"name": name} for name in there]
+    members = told_of(there)
     return {"members": members, "evictions": {"members": evictions}, "plan": None, "queued": [], "changes": []}
 
 
@@ -76,5 +75,5 @@ def test_whom_the_scheduler_added_meanwhile_is_in_nobodys_place() -> None:
 def test_a_member_that_was_lost_without_a_warning_is_replaced_by_the_job() -> None:
     found = places()
     assert found.take_away(status(["worker-1", "worker-3", "server-1"])) == {}
-    found.find_replacements(Role.WORKER, ["worker-1", "worker-3", "server-1"])
+    found.find_replacements(Role.WORKER, status(["worker-1", "worker-3", "server-1"]))
     assert dict(found.items()) == {**MEMBERS, "c2": "worker-3"}

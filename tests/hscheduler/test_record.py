@@ -96,6 +96,13 @@ def test_a_job_that_was_refused_does_not_count_as_one_that_runs() -> None:
     assert record.numbers == [(1.0, 0, 0), (2.0, 1, 0)]
 
 
+def test_iterations_of_a_job_that_is_over_before_anybody_saw_it_run_are_measured() -> None:
+    over = e.JobEnded("a", Phase.FINISHED, "", 0.5, 0.5)
+    record = record_of((0.0, e.JobSubmitted(request("a"))), (1.0, e.Iterated("a", 3, (0.5, 0.25))), (1.0, over))
+    trial = record.trials["a"]
+    assert trial.speeds == {(2, 1): (2, 0.75)} and trial.sizes[0] == (1.0, 2, 1) and trial.sizes[-1] == (1.0, 0, 0)
+
+
 def test_a_snapshot_stays_as_it_is_while_the_record_goes_on() -> None:
     record = Record()
     for job_id, sweep in (("a", "s"), ("b", "other")):

@@ -11,6 +11,7 @@ from eps.job.master_link import Progress
 from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.live import job as live
+from tests.hscheduler.live_job_world import told_of
 from tests.hscheduler.test_live_job import Watched, containers
 from tests.hscheduler.test_live_job import watched as watched
 
@@ -22,7 +23,7 @@ def status(*there: str, **gone: str) -> dict[str, Any]:
     evictions = [{"name": name.replace("_", "-"), "outcome": how, "reason": reason} for name, how in gone.items()]
     return {
         "state": "running",
-        "members": [{"name": name} for name in there],
+        "members": told_of(there),
         "evictions": {"members": evictions},
         "plan": None,
     }

@@ -16,16 +16,15 @@ from typing import Any
 
 import pytest
 
+from eps.cluster.supervisor.start import WarmSupervisor
 from eps.cluster.yarn.application import Application
 from eps.errors import DeadlineError, StorageError
 from eps.job.client import Job
 from eps.job.master_link import Progress
-from eps.job.prefork import WarmSupervisor
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, create_job_dir
-from eps.storage.record import End
 from eps.system.waits import wait_for
 from hscheduler import cli
 from hscheduler.cli.commands import sweep as sweep_command
@@ -37,8 +36,8 @@ from hscheduler.live.last_report import LastReport
 from hscheduler.live.results import own_report
 from hscheduler.live.submission import Submission
 from tests.cluster.attendant_world import ID
-from tests.fakes.records import note_ended, note_settings
-from tests.hscheduler.live_job_world import MEMBERS, TIMEOUT_S
+from tests.fakes.records import end_of, note_ended, note_settings
+from tests.hscheduler.live_job_world import SEATS, TIMEOUT_S
 
 WHY = "what it has left cannot be fetched"
 REPORT: dict[str, Any] = {
@@ -64,7 +63,7 @@ class Trial:
         """Return what watches it from now on."""
         spec = JobSpec(workers=2, servers=1, on="yarn")
         found = LiveJob("a", "sweep-a", spec, "loss", 10, self.said.put)
-        found.go_on(0, MEMBERS, has_feedback=False, has_started=True)
+        found.go_on(0, SEATS, has_feedback=False, has_started=True)
         return found
 
     def ended(self) -> e.JobEnded:
@@ -170,7 +169,7 @@ class Ended:
         self.directory = SimpleNamespace(
             is_on_yarn=lambda: True,
             report=Path(__file__) if has_report else Path("/nonexistent/report.json"),
-            ended=lambda: None if ended is None else End(**ended),
+            ended=lambda: None if ended is None else end_of(ended),
             is_settled=lambda: ended is not None and "unfetched" not in ended,
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
+from hscheduler.live.places import Seat
 
 ITERATIONS = 40
 STEP = 5
@@ -81,7 +82,7 @@ class FakeLive:
     def job(self) -> WorldJob:
         return self._world.jobs.setdefault(self._job_id, WorldJob())
 
-    def go_on(self, iteration: int, members: Mapping[str, str], has_feedback: bool, has_started: bool) -> None:
+    def go_on(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
         if has_started:
             self._take_up()
 

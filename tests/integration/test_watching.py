@@ -12,7 +12,7 @@ import pytest
 import eps
 from eps import cli
 from eps.errors import ConfigError
-from eps.job.log_tails import MOST_LINES, last_words
+from eps.job.status import MOST_LINES, last_words
 from eps.storage.jobdir import JobDir
 from eps.system.waits import wait_for
 

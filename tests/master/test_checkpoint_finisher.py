@@ -17,7 +17,7 @@ from eps.core.messages import CheckpointPartWritten
 from eps.master.checkpoints import CheckpointFinisher
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
-from eps.storage import waits
+from eps.storage.api import tell
 from eps.storage.checkpoint import PARTIAL, CheckpointStore, open_checkpoints, part_name
 from eps.storage.claims import OWNER, claim, release
 
@@ -86,7 +86,7 @@ def test_what_the_store_waits_for_is_told(rig: Rig, monkeypatch: pytest.MonkeyPa
     finish = rig.store.finish
 
     def waiting(*args: Any) -> None:
-        waits.tell("hdfs://lake/manifest.json: cannot be written for now: why")
+        tell("hdfs://lake/manifest.json: cannot be written for now: why")
         finish(*args)
 
     monkeypatch.setattr(rig.store, "finish", waiting)

@@ -63,7 +63,7 @@ class LargeJob:
         self.directory = JobDir(path)
         self.resources = AttachingResources(beat_s=10.0, clocks_per_s=1.0)
         self.master = Master(runtime, self.directory, self.resources)
-        self.state = self.master._state
+        self.state = self.master._job.state
         self._thread = threading.Thread(target=self.master.run, name="owner", daemon=True)
         self._thread.start()
 
@@ -75,7 +75,7 @@ class LargeJob:
         return plan.phase
 
     def close(self) -> None:
-        self.master.put(e.KillRequested("enough"))
+        self.master.events.put(e.KillRequested("enough"))
         self._thread.join(TIMEOUT_S)
         self.resources.close()
         # Who was told to end does; their streams' threads end with them.
@@ -151,7 +151,7 @@ def test_large_job_starts_and_changes_its_size_within_bounds(
     assert len(threads) <= 2 * len(membership.members)
     assert grown_bytes <= MOST_BYTES + num_members * MOST_BYTES_A_MEMBER
 
-    job.master.put(e.KillRequested("enough"))
+    job.master.events.put(e.KillRequested("enough"))
     wait_for(lambda: job.resources.ended is not None, TIMEOUT_S, "the end of the job")
     log = StateLog(job.directory.state)
     restored = log.restore()

@@ -20,19 +20,18 @@ from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address, Role
 from eps.errors import ConfigError, PlanError, StorageError
 from eps.job.status import ended_status
-from eps.master import exporter, main
+from eps.master import export, main
 from eps.master.export import Exported
 from eps.master.main import Master
-from eps.master.place import Announcements
-from eps.master.pulse import Pulse
 from eps.master.records import Ledger
-from eps.master.service import MOST_REASON
+from eps.master.resources import Pulse
+from eps.master.service import MOST_REASON, Announcements
 from eps.master.state_log import StateLog
 from eps.pb import control_pb2 as pb
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
-from eps.storage import atomic, waits
-from eps.storage.api import Storage
+from eps.storage import atomic
+from eps.storage.api import Storage, tell
 from eps.storage.atomic import read_json
 from eps.storage.checkpoint import CheckpointStore
 from eps.storage.hdfs import HdfsStorage
@@ -77,14 +76,14 @@ class Rig:
 
     def is_exporting(self, number: int = 1) -> None:
         """Let the job be trained, and wait for the export of that number."""
-        state = self.master._state
+        state = self.master._job.state
         state.members.membership, state.state = MEMBERSHIP, JobState.EXPORTING
         state.export._number, state.export._is_open = number, True
 
     def said(self) -> e.Event | None:
         """Return the next event that the job master has not heard of; None where there is none."""
         try:
-            return self.master._events.get_nowait()
+            return self.master.events._queue.get_nowait()
         except queue.Empty:
             return None
 
@@ -97,7 +96,7 @@ class Rig:
         # The thread that listens to the resource manager ends with the last container.
         if self.resources.ended is not None and not self.resources.gone:
             wait_for(lambda: not self.master._containers, TIMEOUT_S, "the end of the containers")
-        self.master._log.close()
+        self.master._job.log.close()
         self.resources.close()
 
 
@@ -124,7 +123,7 @@ def test_job_that_ends_on_a_slow_disk_beats_while_it_waits(
 
     monkeypatch.setattr(main, "FAREWELL_S", 0.0)
     monkeypatch.setattr(kind, name, takes_long)
-    rig.master.put(e.KillRequested("enough"))
+    rig.master.events.put(e.KillRequested("enough"))
     assert rig.master.run() == 1
     assert waited == [slow]
     assert read_json(rig.directory.report)["state"] == "killed"
@@ -163,7 +162,7 @@ def test_job_on_a_disk_that_stalls_beats_while_it_waits(rig: Rig, slow: str, mon
     monkeypatch.setattr(main, "FAREWELL_S", 0.0)
     monkeypatch.setattr(*patches[slow])
     # Its loss is journalled and not synced.
-    rig.master.put(e.ContainerExited("container-0001", "gone"), e.KillRequested("enough"))
+    rig.master.events.put(e.ContainerExited("container-0001", "gone"), e.KillRequested("enough"))
     assert rig.master.run() == 1
     assert waited == [slow]
 
@@ -179,7 +178,7 @@ def test_beats_do_not_wait_behind_the_commands_of_one_event(rig: Rig, monkeypatc
 
     monkeypatch.setattr(main, "FAREWELL_S", 0.0)
     monkeypatch.setattr(rig.resources, "request", takes_long)
-    rig.master.put(e.KillRequested("enough"))
+    rig.master.events.put(e.KillRequested("enough"))
     assert rig.master.run() == 1
     assert requested == ["container-0001", "container-0002"]
 
@@ -220,9 +219,9 @@ def test_seconds_of_a_job_that_has_ended_go_on_where_those_of_the_running_one_we
 ) -> None:
     """The time until its first iteration counts in both."""
     monkeypatch.setattr(main, "FAREWELL_S", 0.0)
-    monkeypatch.setattr(rig.master, "_started_s", rig.master._started_s - 60.0)
+    monkeypatch.setattr(rig.master._job, "_started_s", rig.master._job._started_s - 60.0)
     before_s = rig.master.status()["elapsed_s"]
-    rig.master.put(e.KillRequested("enough"))
+    rig.master.events.put(e.KillRequested("enough"))
     assert rig.master.run() == 1
     assert before_s >= 60.0 and ended_status(rig.directory)["elapsed_s"] >= before_s
 
@@ -247,7 +246,7 @@ def test_job_ends_where_its_resource_manager_fails_in_a_way_that_nobody_foresaw(
     monkeypatch.setattr(main, "FAREWELL_S", 0.0)
     monkeypatch.setattr(rig.resources, "poll", fails)
     # Else a master that hears of no container any more would run for ever.
-    deadline = threading.Timer(TIMEOUT_S, rig.master.put, [e.KillRequested("nothing was noticed")])
+    deadline = threading.Timer(TIMEOUT_S, rig.master.events.put, [e.KillRequested("nothing was noticed")])
     deadline.start()
     assert rig.master.run() == 1
     deadline.cancel()
@@ -273,7 +272,7 @@ def test_request_that_no_job_can_fulfil_is_refused_before_it_is_logged(
     rig: Rig, method: str, request_of: pb.AddRequest | pb.RemoveRequest
 ) -> None:
     with pytest.raises((ConfigError, PlanError)):
-        getattr(rig.master._service, method)(request_of, None)
+        getattr(rig.master._face.service, method)(request_of, None)
     assert rig.said() is None
 
 
@@ -286,14 +285,14 @@ def test_master_of_a_job_that_has_ended_tells_of_no_progress(rig: Rig) -> None:
 
 
 def test_reason_to_end_a_job_is_kept_in_part(rig: Rig) -> None:
-    rig.master._service.Kill(pb.KillRequest(reason="x" * 100_000), None)
+    rig.master._face.service.Kill(pb.KillRequest(reason="x" * 100_000), None)
     said = rig.said()
     assert isinstance(said, e.KillRequested) and said.reason == "x" * MOST_REASON
 
 
 def test_container_of_a_member_that_nobody_can_reach_is_killed(rig: Rig) -> None:
     """Of one that was only given back, a resource manager does not ask whether its machine is lost."""
-    rig.master._execute(rig.master._first_commands)
+    rig.master._execute(rig.master._job.first_commands)
     worker, server = rig.resources.running
     rig.master._execute([e.KillContainer(server)])
 
@@ -307,15 +306,15 @@ def test_generation_of_a_master_that_could_log_nothing_is_not_used_again(
     """Members that have heard of both could not tell which of the two is the later one."""
     store = LocalStorage(tmp_path / "shared") if shared else None
     monkeypatch.setattr(main, "FAREWELL_S", 0.0)
-    rig.master._log.close()
+    rig.master._job.log.close()
     with monkeypatch.context() as disk:
         disk.setattr(EventLog, "append", lambda log, record: log._give_up("the disk is away"))
         disk.setattr(EventLog, "_mark_gap", lambda log: None)
         lost, resources = rig.next_master(store)
-        lost.put(e.KillRequested("enough"))
+        lost.events.put(e.KillRequested("enough"))
         lost.run()
     again, more = rig.next_master(store)
-    again._log.close()
+    again._job.log.close()
     for each in (resources, more):
         each.close()
 
@@ -333,11 +332,11 @@ def test_generation_of_a_first_master_that_could_log_nothing_is_not_used_again(
         disk.setattr(StateLog, "begin", lambda log, state, now_s: log._fail("the disk is away", now_s))
         rig = Rig(tmp_path)
         lost, resources = rig.next_master(store)
-        lost.put(e.KillRequested("enough"))
+        lost.events.put(e.KillRequested("enough"))
         lost.run()
     again, more = rig.next_master(store)
     for each in (rig.master, again):
-        each._log.close()
+        each._job.log.close()
     for listening in (rig.resources, resources, more):
         listening.close()
 
@@ -356,7 +355,7 @@ def done(digest: str, number: int) -> e.ExportDone:
 def test_export_of_what_was_before_a_job_went_back_never_overwrites_the_one_that_counts(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = rig.master._state
+    state = rig.master._job.state
     begun, go_on = threading.Event(), threading.Event()
     written: list[str] = []
 
@@ -367,7 +366,7 @@ def test_export_of_what_was_before_a_job_went_back_never_overwrites_the_one_that
         written.append(name)
         return found(name)
 
-    monkeypatch.setattr(exporter, "export", made)
+    monkeypatch.setattr(export, "export", made)
     rig.is_exporting()
     threads = [
         threading.Thread(target=rig.master._exporter.export, args=(number,), name=name)
@@ -402,10 +401,10 @@ def test_model_that_cannot_be_brought_is_brought_again_and_not_made_again_unless
     def bring() -> None:
         told.append(rig.master.status()["storage_error"])
         if len(told) == 1:
-            waits.tell(why)
+            tell(why)
             raise StorageError(f"{why}; it was waited for 60 s")
 
-    monkeypatch.setattr(exporter, "export", make)
+    monkeypatch.setattr(export, "export", make)
     monkeypatch.setattr(rig.master._exporter, "_bring", bring)
     rig.is_exporting(1)
     rig.master._exporter.export(1)
@@ -417,7 +416,7 @@ def test_model_that_cannot_be_brought_is_brought_again_and_not_made_again_unless
     assert (told, rig.master.status()["storage_error"]) == (["", why], "")
     assert (made, rig.said()) == ([0], done("0", 2))
     rig.is_exporting(3)
-    rig.master._state.members.membership = dataclasses.replace(MEMBERSHIP, incarnation=1)
+    rig.master._job.state.members.membership = dataclasses.replace(MEMBERSHIP, incarnation=1)
     rig.master._exporter.export(3)
     assert (made, rig.said()) == ([0, 1], done("1", 3))
 
@@ -428,7 +427,7 @@ def test_job_that_is_killed_while_its_model_waits_for_hdfs_has_brought_nothing_w
     """Whoever attends to the job has removed by then what it has there."""
     fake.fault("MKDIRS", "error", name="SafeModeException", message="Name node is in safe mode.", left=1 << 30)
     monkeypatch.setattr(main, "FAREWELL_S", 0.0)
-    monkeypatch.setattr(exporter, "export", lambda *_: found(""))
+    monkeypatch.setattr(export, "export", lambda *_: found(""))
     monkeypatch.setattr(rig.master._exporter, "_bring", lambda: put(storage, "results/model.npz", b"model"))
     end_job = rig.resources.end_job
 
@@ -442,7 +441,7 @@ def test_job_that_is_killed_while_its_model_waits_for_hdfs_has_brought_nothing_w
     rig.master._exporter.start(1)
     (thread,) = [each for each in threading.enumerate() if each.name == "export" and each not in others]
     wait_for(lambda: "safe mode" in rig.master.status()["storage_error"], TIMEOUT_S, "what it waits for to be said")
-    rig.master.put(e.KillRequested("enough"))
+    rig.master.events.put(e.KillRequested("enough"))
     assert rig.master.run() == 1
     thread.join(TIMEOUT_S)
     assert not thread.is_alive() and list(fake.nodes) == ["/"]
@@ -467,7 +466,7 @@ def test_job_ends_when_what_a_datanode_was_asked_for_is_done(
         end_job(*words)
 
     monkeypatch.setattr(main, "FAREWELL_S", 0.0)
-    monkeypatch.setattr(exporter, "export", lambda *_: found(""))
+    monkeypatch.setattr(export, "export", lambda *_: found(""))
     monkeypatch.setattr(rig.master._exporter, "_bring", bring)
     monkeypatch.setattr(rig.resources, "end_job", ends)
     rig.is_exporting()
@@ -475,20 +474,20 @@ def test_job_ends_when_what_a_datanode_was_asked_for_is_done(
     assert begun.wait(TIMEOUT_S)
     rig.master._exporter.close(0.0)
     assert "does not end within 0 s" in caplog.text
-    rig.master.put(e.KillRequested("enough"))
+    rig.master.events.put(e.KillRequested("enough"))
     assert rig.master.run() == 1
     assert order == ["brought", "ended"]
 
 
 def test_job_that_made_room_for_others_hears_of_room_and_no_other_job_does(rig: Rig) -> None:
-    master, state = rig.master, rig.master._state
+    master, state = rig.master, rig.master._job.state
     state.members.membership, state.state = MEMBERSHIP, JobState.RUNNING
     rig.resources.free_room = {"worker": 2, "server": 0}
-    master._look_for_room()
-    assert master._events.empty()
+    master._containers.look_for_room(state)
+    assert master.events._queue.empty()
     state.size.lent[Borrower.OTHERS][Role.WORKER] = 1
-    master._look_for_room()
-    assert master._events.get_nowait() == e.RoomSeen({Role.WORKER: 2})
+    master._containers.look_for_room(state)
+    assert master.events._queue.get_nowait() == e.RoomSeen({Role.WORKER: 2})
     rig.resources.free_room = {"worker": 0}
-    master._look_for_room()
-    assert master._events.empty()
+    master._containers.look_for_room(state)
+    assert master.events._queue.empty()

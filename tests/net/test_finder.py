@@ -111,7 +111,7 @@ def test_a_look_asks_for_one_thing_and_not_for_long(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("eps.net.control.finder.time.monotonic", clock)
     monkeypatch.setattr(session, "Seldom", lambda look: Seldom(look, clock))
     job = JobDir(tmp_path)
-    job.note(shared="hdfs://nn:8020/x/jobs/a9a-1")
+    job.note(yarn={"shared": "hdfs://nn:8020/x/jobs/a9a-1"})
     find = master_finder(tmp_path)
     assert patience == [PATIENCE_S] and not store.asked
 
@@ -135,7 +135,7 @@ def test_a_look_asks_for_one_thing_and_not_for_long(tmp_path: Path, monkeypatch:
 def test_a_folder_that_hosts_share_is_read_as_the_jobs_own(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
-    JobDir(tmp_path).note(shared=str(shared))
+    JobDir(tmp_path).note(yarn={"shared": str(shared)})
     find = master_finder(tmp_path)
     assert find() is None
     write_json_atomic(shared / MASTER_FILE, {"host": "h", "port": 1, "generation": 4}, sync=False)

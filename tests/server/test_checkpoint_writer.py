@@ -15,8 +15,7 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.server.checkpoint_writer import CheckpointWriter
 from eps.server.partition_store import PartitionStore
-from eps.storage import waits
-from eps.storage.api import Storage
+from eps.storage.api import Storage, tell
 from eps.storage.checkpoint import CheckpointStore, read_part
 from eps.storage.locations import open_storage
 from eps.system.waits import wait_for
@@ -183,7 +182,7 @@ def test_what_the_store_waits_for_is_reported(slow: Rig, monkeypatch: pytest.Mon
     write_part = slow.writer._store.write_part
 
     def waiting(*args: Any) -> tuple[int, str]:
-        waits.tell("hdfs://lake/w: cannot be written for now: why")
+        tell("hdfs://lake/w: cannot be written for now: why")
         return write_part(*args)
 
     monkeypatch.setattr(slow.writer._store, "write_part", waiting)

@@ -81,7 +81,7 @@ def test_what_eps_chose_goes_and_the_note_of_it(job: JobDir, hdfs: FakeHdfs, tmp
     claimed(job, hdfs, tmp_path)
     hdfs.put("/eps/checkpoints/other/owner.txt", b"one:/jobs/other\n")
     remove_claimed(job)
-    assert [path for path in hdfs.nodes if "a9a" in path] == [] and job.record().claim is None
+    assert [path for path in hdfs.nodes if "a9a" in path] == [] and job.record().yarn.claim is None
     assert "/eps/checkpoints/other/owner.txt" in hdfs.nodes
     remove_claimed(job)
 
@@ -92,7 +92,7 @@ def test_what_has_become_somebody_elses_stays(
     place = claimed(job, hdfs, tmp_path)
     hdfs.put(f"{place.path}/{OWNER}", b"elsewhere:/jobs/a9a\n")
     remove_claimed(job)
-    assert f"{place.path}/0001-00000010/manifest.json" in hdfs.nodes and job.record().claim is None
+    assert f"{place.path}/0001-00000010/manifest.json" in hdfs.nodes and job.record().yarn.claim is None
     assert caplog.messages == [f"{place} stays: its {OWNER} does not name {owner_of(job)}"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from eps.errors import StorageError, TrainingError
 from eps.hadoop.conf import HadoopConf
-from eps.storage import waits
+from eps.storage.api import telling
 from eps.storage.hdfs import HdfsStorage, open_hdfs
 from eps.storage.locations import open_storage
 from eps.system import interrupt
@@ -172,7 +172,7 @@ def test_safe_mode_is_waited_for_and_said(
     text = "Cannot create directory /user/eva. Name node is in safe mode.\n\tat org.apache.hadoop..."
     fake.fault("MKDIRS", "error", name="SafeModeException", message=text, left=3)
     told: list[str] = []
-    with caplog.at_level(logging.WARNING, "eps.storage.webhdfs"), waits.telling(told.append):
+    with caplog.at_level(logging.WARNING, "eps.storage.webhdfs"), telling(told.append):
         put(storage, "file", CONTENT)
     assert fake.nodes["/user/eva/file"].content == CONTENT and len(fake.asked("MKDIRS")) == 4
     (said,) = caplog.messages

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from eps.errors import StorageError
+from eps.job.status import ended_status
 from eps.storage.atomic import with_checksum
 from eps.storage.jobdir import JobDir, create_job_dir
-from eps.storage.record import NO_WORD, End, Phase, Record, read_record, write_record
+from eps.storage.record import NO_WORD, End, Phase, Record, YarnPart, read_record, write_record
 
 RUNTIME = with_checksum({"spec": {"on": "local", "iterations": 9}})
 STATUS = {"clock": 4, "state": "running", "plan": None, "changes": [], "queued": [], "as_of_s": 12.5, "loss": 0.5}
@@ -20,11 +21,13 @@ ENDED = Record(Phase.ENDED, 7.5, RUNTIME, {"report": "/r"}, end=End("failed", "i
 WHOLE = Record(
     started_s=8.0,
     runtime=RUNTIME,
-    application={"application_id": "application_1_0001"},
-    claim={"folder": "hdfs://nn/x"},
-    shared="hdfs://nn/y",
-    broker={"host": "here"},
-    waiting={"reason": "no room"},
+    yarn=YarnPart(
+        application={"application_id": "application_1_0001"},
+        claim={"folder": "hdfs://nn/x"},
+        shared="hdfs://nn/y",
+        broker={"host": "here"},
+        waiting={"reason": "no room"},
+    ),
     former=ENDED,
 )
 
@@ -64,10 +67,10 @@ def test_a_record_has_an_end_where_it_says_so_and_nowhere_else() -> None:
         (b"[]", "holds a list"),
         (b'{"phase": "ended", "version": 1, "checksum": "0123456789abcdef"}', "does not match its checksum"),
         (b'{"spec": {}}', "another version of EPS wrote it"),
-        (b'{"version": 2, "phase": "ended"}', "another version of EPS wrote it"),
-        (b'{"version": 1, "phase": "asleep"}', "'asleep' is not a valid Phase"),
-        (b'{"version": 1, "phase": "ended"}', "with end None"),
-        (b'{"version": 1, "phase": "running", "more": 1}', "more"),
+        (b'{"version": 1, "phase": "ended"}', "another version of EPS wrote it"),
+        (b'{"version": 2, "phase": "asleep"}', "'asleep' is not a valid Phase"),
+        (b'{"version": 2, "phase": "ended"}', "with end None"),
+        (b'{"version": 2, "phase": "running", "more": 1}', "more"),
     ],
 )
 def test_a_damaged_record_says_which_file_it_is_and_what_to_do(tmp_path: Path, content: bytes, what: str) -> None:
@@ -105,7 +108,9 @@ def test_the_end_of_a_job_that_no_process_has_seen_is_noted_by_the_next_look(tmp
     lock.close()
     end = job.settle().end
     assert end is not None and (end.state, end.reason, end.is_lost) == ("killed", NO_WORD, True)
-    assert (end.status["clock"], end.status["as_of_s"], end.status["state"]) == (4, 12.5, "killed")
+    assert end.last == STATUS and not end.report
+    status = ended_status(job)
+    assert (status["clock"], status["as_of_s"], status["state"]) == (4, 12.5, "killed")
     assert job.record().end == end and job.record().pid == 0
     assert not job.status_json.exists() and not job.master_json.exists() and not job.containers.exists()
 
@@ -116,7 +121,8 @@ def test_the_report_of_a_job_master_says_how_a_job_ended_whose_supervisor_was_ki
     job.report.write_text('{"state": "finished", "reason": "", "clock": 9}')
     lock.close()
     end = job.settle().end
-    assert end is not None and (end.state, end.exit_code, end.is_lost, end.status["clock"]) == ("finished", 0, False, 9)
+    assert end is not None and (end.state, end.exit_code, end.is_lost, end.report["clock"]) == ("finished", 0, False, 9)
+    assert ended_status(job)["clock"] == 9
 
 
 def test_a_job_in_a_directory_that_cannot_be_written_is_seen_as_one_that_was_settled(
@@ -136,7 +142,7 @@ def test_a_job_in_a_directory_that_cannot_be_written_is_seen_as_one_that_was_set
 def test_a_job_that_may_run_on_its_cluster_is_not_settled_here(tmp_path: Path) -> None:
     job, lock = create_job_dir("a9a", tmp_path)
     for phase in (Phase.SUBMITTED, Phase.RUNNING):
-        job.note(phase=phase, runtime=RUNTIME, application={"application_id": "application_1_0001"})
+        job.note(phase=phase, runtime=RUNTIME, yarn={"application": {"application_id": "application_1_0001"}})
         lock.close()
         assert job.settle().end is None and job.ended() is None
     job.note(phase=Phase.PREPARED)

@@ -24,8 +24,7 @@ from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.errors import StorageError
-from eps.master.encoding import dumps, loads
-from eps.master.state_log import HEAL_S, StateLog, _parts
+from eps.master.state_log import HEAL_S, StateLog, _parts, dumps, loads
 from eps.storage.wal import EventLog
 from tests.core.scripted import ScriptedMaster, running
 from tests.fakes.full_disk import no_file_beyond

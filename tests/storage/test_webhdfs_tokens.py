@@ -14,8 +14,7 @@ from eps.hadoop.delegation import DelegationAuth
 from eps.hadoop.token_file import HDFS_KIND, HadoopToken
 from eps.storage import webhdfs
 from eps.storage.hdfs import HdfsStorage
-from eps.storage.webhdfs import Login, WebHdfs
-from eps.storage.webhdfs_tokens import ask_token, home_folder
+from eps.storage.webhdfs import Login, WebHdfs, ask_token, home_folder
 from tests.fakes.webhdfs import FakeHdfs
 
 requests = pytest.importorskip("requests")

@@ -107,7 +107,7 @@ def execution_types(job: Job) -> list[str]:
     """Return the execution type of each of a job's containers, as the nodes tell."""
     import requests
 
-    number = (job.directory.record().application or {})["application_id"].removeprefix("application_")
+    number = (job.directory.record().yarn.application or {})["application_id"].removeprefix("application_")
     client = RestClient(environment_configuration())
     found = []
     for node in client.nodes():

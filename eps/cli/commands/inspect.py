@@ -16,8 +16,7 @@ from eps.cli.exits import EXIT_OK
 from eps.cluster.supervisor.context import MASTER
 from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailableError, RpcError
 from eps.job.display import STOPPED_STATES, status_text
-from eps.job.log_tails import attempt_of, member_of
-from eps.job.status import application_id_of, silence_of, waiting_status
+from eps.job.status import application_id_of, attempt_of, member_of, silence_of, waiting_status
 from eps.storage.jobdir import JobDir, can_be_resumed
 
 FOLLOW_POLL_S = 0.1

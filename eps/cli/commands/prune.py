@@ -248,11 +248,11 @@ def _remove(job: JobDir, *, is_damaged: bool) -> None:
             logger.warning("%s; what the job has on a cluster stays there", error)
             record = Record()
         # Who prunes jobs of one machine needs nothing of YARN's.
-        if record.application is not None:
+        if record.yarn.application is not None:
             from eps.cluster.yarn.application import remove_staged
 
             remove_staged(job)
-        if record.claim is not None:
+        if record.yarn.claim is not None:
             remove_claimed(job)
         remove_job(job, lock)
 

@@ -16,8 +16,7 @@ from eps.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.job.client import Job
 from eps.job.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
-from eps.job.log_tails import last_words
-from eps.job.status import UNREACHABLE, application_id_of, check_stopped, is_on_yarn
+from eps.job.status import UNREACHABLE, application_id_of, check_stopped, is_on_yarn, last_words
 from eps.spec.file import RunRequest, read_job_file
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import (

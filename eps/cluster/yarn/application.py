@@ -73,7 +73,7 @@ class Application:
 
     def write(self, job: JobDir) -> None:
         """Note it in the job's record, before YARN is asked to take it."""
-        job.note(application=asdict(self), phase=Phase.SUBMITTED)
+        job.note(phase=Phase.SUBMITTED, yarn={"application": asdict(self)})
 
     @classmethod
     def read(cls, job: JobDir) -> Application | None:
@@ -84,7 +84,7 @@ class Application:
         StorageError
             The record cannot be read.
         """
-        found = job.record().application
+        found = job.record().yarn.application
         return None if found is None else cls(*(str(found[field.name]) for field in fields(cls)))
 
 
@@ -148,7 +148,7 @@ def remove_staged(job: JobDir) -> None:
     if application is None or not application.shared:
         return
     application.remove()
-    job.note(application=asdict(replace(application, shared="")))
+    job.note(yarn={"application": asdict(replace(application, shared=""))})
 
 
 def role_templates(orders: MasterOrders, spec: JobSpec, entry_points: Mapping[str, str]) -> dict[str, RoleTemplate]:

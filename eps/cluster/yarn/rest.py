@@ -55,8 +55,7 @@ from eps.hadoop.conf import (
 from eps.hadoop.errors import HadoopPlace, JavaError, explain
 from eps.hadoop.kerberos import KEYTAB_VARIABLE, HttpAuth
 from eps.hadoop.token_file import HadoopToken, pack_tokens, parse_tokens
-from eps.storage.webhdfs import innermost
-from eps.storage.webhdfs_tokens import ask_token, cancel_token, home_folder
+from eps.storage.webhdfs import ask_token, cancel_token, home_folder, innermost
 from eps.system.waits import wait_for
 
 #: Seconds that a ResourceManager has for an answer.

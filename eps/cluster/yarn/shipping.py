@@ -24,7 +24,7 @@ from eps import errors
 from eps.errors import ConfigError, StorageError
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import has_scheme
-from eps.storage.record import Record, record_bytes
+from eps.storage.record import Record, YarnPart, record_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,8 @@ def pack_job(job: JobDir) -> Packed:
     """
     try:
         known = job.record()
-        record = Record(started_s=known.started_s, runtime=known.runtime, results=known.results, shared=known.shared)
+        shared = YarnPart(shared=known.yarn.shared)
+        record = Record(started_s=known.started_s, runtime=known.runtime, results=known.results, yarn=shared)
         files = [(name, path.read_bytes(), 0o600) for name, path in _job_files(job)]
         return packed([(job.job_json.name, record_bytes(record), 0o600), *files])
     except OSError as error:

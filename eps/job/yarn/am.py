@@ -31,7 +31,7 @@ from eps.errors import StorageError
 from eps.job.entry_points import ENTRY_POINTS
 from eps.job.yarn.page import JobPage
 from eps.master.main import RESULTS_PATIENCE_S, Master
-from eps.master.place import Announcements
+from eps.master.service import Announcements
 from eps.master.state_log import StateLog
 from eps.net.calls.call import BoundServer
 from eps.net.security.credentials import Security
@@ -123,32 +123,34 @@ class JobResources(YarnResourceManager):
         super().end_job(exit_code, state, reason)
 
 
-class YarnMaster(Master):
-    """A job master whose status tells what only an application master knows, to whoever shrinks the job for others.
+class YarnHost:
+    """A job master on YARN: its status tells what only an application master knows, to whoever shrinks it for others.
 
     Parameters
     ----------
+    runtime : Runtime
+    job : JobDir
     resources : JobResources
-    *others
-        As of :class:`~eps.master.main.Master`, whose other two positions come before.
     """
 
-    def __init__(self, runtime: Runtime, job: JobDir, resources: JobResources, *others: Any, **more: Any) -> None:
-        self._granted, self._waiting, self._results = resources.granted, resources.waiting, resources.results
-        super().__init__(runtime, job, resources, *others, **more)
+    def __init__(self, runtime: Runtime, job: JobDir, resources: JobResources) -> None:
+        self._runtime, self._job, self._resources = runtime, job, resources
 
-    def _status(self) -> dict[str, Any]:
-        found = with_why(with_grants(super()._status(), self._granted()), self._waiting())
+    def add_to(self, status: dict[str, Any]) -> dict[str, Any]:
+        """As of :class:`~eps.master.main.Host`."""
+        found = with_why(with_grants(status, self._resources.granted()), self._resources.waiting())
         # Of the nodes that its containers may be on; empty: any without one, and what others leave free.
         labels = {str(role): self._runtime.spec.by_role("label", str(role)) for role in Role}
         return {**found, "manager": self._runtime.manager, "labels": labels}
 
-    def _bring_model(self) -> None:
-        self._results.leave_model()
+    def bring_model(self) -> None:
+        """As of :class:`~eps.master.main.Host`."""
+        self._resources.results.leave_model()
 
-    def _deliver(self) -> str:
+    def deliver(self) -> str:
+        """As of :class:`~eps.master.main.Host`."""
         # Paths without a scheme are those of the host that has submitted the job.
-        return deliver_detached(self._job_dir, lambda place: isinstance(place, RemotePath))
+        return deliver_detached(self._job, lambda place: isinstance(place, RemotePath))
 
 
 def with_grants(status: dict[str, Any], granted: Mapping[str, str]) -> dict[str, Any]:
@@ -238,7 +240,18 @@ def serve(
         # Not before the log is this one's: until then another may be master, and announce itself.
         said = Announcements(job, shared)
         log = StateLog(opened)
-        master = YarnMaster(runtime, job, resources, security, watch, server=server, log=log, announcements=said)
+        yarn_host = YarnHost(runtime, job, resources)
+        master = Master(
+            runtime,
+            job,
+            resources,
+            security,
+            watch,
+            server=server,
+            log=log,
+            announcements=said,
+            host=yarn_host,
+        )
         page = JobPage(host, master.status, yarn.viewer)
         resources.show_page(page.url)
         return master.run()

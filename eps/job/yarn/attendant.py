@@ -129,14 +129,14 @@ class Attendant:
             signals.setitimer(signals.ITIMER_REAL, 0)
             with suppress(StorageError):
                 # Where the disk is full the next attendant does it.
-                self._job.note(pid=0, waiting=None)
+                self._job.note(pid=0, yarn={"waiting": None})
 
     def _follow(self) -> int:
         end = self._job.record().end
-        if end is not None and end.unfetched is not None:
+        if end is not None and end.yarn.unfetched is not None:
             # YARN need not be asked any more.
-            self._progress, self._seen_s = end.progress, end.seen_s
-            return self._fetch((end.state, end.unfetched, end.exit_code), is_known=not end.is_forgotten)
+            self._progress, self._seen_s = end.yarn.progress, end.yarn.seen_s
+            return self._fetch((end.state, end.yarn.unfetched, end.exit_code), is_known=not end.yarn.is_forgotten)
         while True:
             with suppress(StorageError):
                 self._want_end(wished(self._job, self._application_id))
@@ -241,7 +241,7 @@ class Attendant:
         self._place, self._noted = place, None
         host, port = place
         write_json_atomic(self._job.master_json, {"host": host, "port": port}, sync=False)
-        self._job.note(waiting=None)
+        self._job.note(yarn={"waiting": None})
         logger.info("the job master listens at %s:%d", host, port)
 
     def _note_fetching(self, what: str) -> None:
@@ -259,7 +259,7 @@ class Attendant:
         found |= {"is_silent": is_silent, "is_fetching": is_fetching}
         before, self._noted = self._noted, found
         if before is None or any(before[name] != found[name] for name in ("reason", "is_silent", "is_fetching")):
-            self._job.note(waiting=found)
+            self._job.note(yarn={"waiting": found})
             logger.info("%s", reason)
 
     def _wait(self, seconds: float) -> None:
@@ -329,7 +329,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         client = open_client(conf, application.client)
         # Where nothing is named, nothing is left: it is not this process's working directory.
         end = job.record().end
-        patience_s = FETCH_AGAIN_S if end is not None and end.unfetched is not None else None
+        patience_s = FETCH_AGAIN_S if end is not None and end.yarn.unfetched is not None else None
         shared = open_storage(application.shared, patience_s=patience_s) if application.shared else None
     except (EpsError, OSError) as error:
         print(f"eps.job.yarn.attendant: {error}", file=sys.stderr)

@@ -20,7 +20,7 @@ from eps.storage.atomic import atomic_writer, read_json, write_json_atomic
 from eps.storage.claims import remove_claimed
 from eps.storage.jobdir import JobDir
 from eps.storage.record import End as JobEnd
-from eps.storage.record import Phase
+from eps.storage.record import Phase, YarnEnd
 
 logger = logging.getLogger(__name__)
 
@@ -104,17 +104,17 @@ class End:
                 remove_ended(directory)
             return self.exit_code
         before, ended_s = directory.record().end, round(time.time(), 3)
-        if before is not None and before.unfetched is not None:
+        if before is not None and before.yarn.unfetched is not None:
             # What is fetched later ended when it did.
             ended_s = before.time_s
         if unfetched is None and (failed := deliver_detached(directory, lambda place: isinstance(place, Path))):
             reason = "; ".join(filter(None, [reason, failed]))
         # Whoever starts one again that YARN has forgotten asks YARN before.
-        end = JobEnd(state, reason, exit_code, ended_s, unfetched=unfetched, is_forgotten=not is_known and not is_over)
+        known = YarnEnd(unfetched, is_forgotten=not is_known and not is_over)
         if not directory.report.exists() and seen_s:
             # No master could tell: what YARN knew of it is the best there is.
-            end = replace(end, progress=progress, seen_s=round(seen_s, 3))
-        directory.close(end, os.getpid())
+            known = replace(known, progress=progress, seen_s=round(seen_s, 3))
+        directory.close(JobEnd(state, reason, exit_code, ended_s, yarn=known), os.getpid())
         self.is_being_noted = False
         logger.info("%s: %s", state, reason or "no reason")
         if is_over:
@@ -133,8 +133,8 @@ class End:
         record = self._job.record()
         former = None if record.former is None else record.former.end
         if former is not None:
-            end = replace(former, is_forgotten=is_forgotten)
-            self._job.note(phase=Phase.ENDED, end=end, former=None, waiting=None)
+            end = replace(former, yarn=replace(former.yarn, is_forgotten=is_forgotten))
+            self._job.note(phase=Phase.ENDED, end=end, former=None, yarn={"waiting": None})
             self._job.master_json.unlink(missing_ok=True)
         return former
 

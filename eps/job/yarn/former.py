@@ -125,7 +125,7 @@ def _take_end_back(job: JobDir) -> None:
     with JobLock(job.lock):
         # Somebody else may have found out by now how it did end.
         record = job.record()
-        if record.end is not None and record.end.is_forgotten:
+        if record.end is not None and record.end.yarn.is_forgotten:
             job.note(phase=Phase.SUBMITTED, end=None, former=record)
 
 

@@ -31,7 +31,7 @@ from eps.hadoop.bridge import class_path
 from eps.hadoop.conf import HadoopConf, read_configuration
 from eps.hadoop.kerberos import java_options
 from eps.hadoop.token_file import TOKEN_FILE_VARIABLE
-from eps.job.log_tails import attempt_of
+from eps.job.status import attempt_of
 from eps.job.yarn.live_logs import FILES, open_live_logs
 from eps.job.yarn.log_looks import Pace, Patience
 from eps.storage.atomic import atomic_writer

@@ -12,7 +12,7 @@ from typing import Any
 
 from eps.cluster.yarn.proxied import ProxiedServer
 from eps.job.display import status_text
-from eps.master.metrics import job_metrics
+from eps.master.records import job_metrics
 from eps.system.metrics_text import CONTENT_TYPE
 from eps.system.text_server import Text
 

@@ -218,7 +218,7 @@ def attend_again(directory: Path) -> SupervisorHandle | None:
         if job.is_settled():
             return None
         # The process number of the former one may be anybody's by now, and what it waited for may have come.
-        job.note(pid=0, waiting=None)
+        job.note(pid=0, yarn={"waiting": None})
         return start_supervisor(directory, False, lock=lock, module=ATTENDANT)
 
 
@@ -317,7 +317,7 @@ def _take_back(job: JobDir, before: Record) -> None:
     if before == Record():
         job.job_json.unlink(missing_ok=True)
     elif job.give_back() is None:
-        job.note(application=before.application, phase=before.phase)
+        job.note(phase=before.phase, yarn={"application": before.yarn.application})
 
 
 def _tell_of_application(error: BaseException, job: JobDir) -> None:
@@ -399,7 +399,7 @@ def with_job(prepared: PreparedJob, orders: MasterOrders, shared: RemotePath, ho
     job = prepared.directory
     published = publish_dataset(prepared.dataset, home / "data")
     runtime = dataclasses.replace(prepared.runtime, dataset_dir=published.directory)
-    job.note(shared=str(shared), runtime=runtime.to_values())
+    job.note(runtime=runtime.to_values(), yarn={"shared": str(shared)})
     archive = put_file(shared, JOB_ARCHIVE, io.BytesIO(pack_job(job).content), Visibility.APPLICATION)
     return dataclasses.replace(orders, files={**orders.files, JOB: archive})
 

@@ -119,7 +119,7 @@ class Place:
             for role, template in role_templates(orders, spec, ENTRY_POINTS).items():
                 self._roles[role_key(job.name, role)] = template
         address = self._broker.add(job.name, Security.of_job(job.path), spec.max_containers)
-        job.note(broker={"broker": str(address), "host": self._host})
+        job.note(yarn={"broker": {"broker": str(address), "host": self._host}})
 
     def run_of(self, job: str) -> object | None:
         """Return what stands for a job's latest start here; None where there is none."""

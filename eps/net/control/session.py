@@ -84,7 +84,7 @@ def master_finder(job_dir: Path) -> Callable[[], MasterPlace | None]:
 
     It looks into the job's directory, or, where the processes are on several hosts, into the store that they share.
     """
-    shared = JobDir(job_dir).record().shared
+    shared = JobDir(job_dir).record().yarn.shared
     if not shared:
         return lambda: _place(lambda: read_json(JobDir(job_dir).master_json))
     # Only who needs another store waits for the import.

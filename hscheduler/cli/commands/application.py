@@ -22,7 +22,7 @@ from eps.cluster.yarn.facade import Client
 from eps.errors import ConfigError, EpsError, JobNotFoundError, StorageError
 from eps.hadoop.conf import HadoopConf, environment_configuration, read_configuration
 from eps.job.display import table
-from eps.job.log_tails import last_words
+from eps.job.status import last_words
 from eps.job.yarn.logs import fetch_logs
 from eps.job.yarn.submit import end_submitted
 from eps.job.yarn.sweeps import report_of

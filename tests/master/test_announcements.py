@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from eps.errors import StorageError
-from eps.master.place import Announcements
+from eps.master.service import Announcements
 from eps.storage.jobdir import JobDir
 from tests.fakes.storage import MemoryStorage
 
