@@ -9,7 +9,7 @@ import pytest
 
 from eps.errors import EpsError
 from eps.net.arrays.api import MIB, Limits, Message, ReplyTo
-from eps.net.arrays.replies import Replies
+from eps.net.arrays.connection import Replies
 from eps.net.arrays.sockets import SocketVan
 from tests.net.raw_peers import DEADLINE_S, TOKEN, nothing_left, still_works
 

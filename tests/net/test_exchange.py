@@ -9,8 +9,8 @@ import pytest
 
 from eps.errors import ProtocolError
 from eps.net.arrays.api import Limits, Message
-from eps.net.arrays.arena import Arena
 from eps.net.arrays.frames import check_message
+from eps.net.arrays.memory import Arena
 from eps.net.messages.exchange import (
     PullAnswer,
     PullPart,

@@ -11,7 +11,7 @@ import pytest
 from eps.errors import FrameError, PeerUnavailableError
 from eps.net.arrays.api import DTYPES, MIB, Limits, Message
 from eps.net.arrays.frames import FRAME_HEADER, MAGIC, VERSION, Kind
-from eps.net.arrays.stream import StreamReader
+from eps.net.arrays.reader import StreamReader
 from tests.net.raw_peers import Pieces, frame_of, said_by
 
 SMALL = Limits(max_header_bytes=1000, max_message_bytes=2 * MIB, max_arrays=8)

@@ -12,8 +12,8 @@ import pytest
 
 from eps.errors import PeerUnavailableError, PlanError
 from eps.net.arrays.api import Connection, Handler, Message, ReplyTo, Van
+from eps.net.arrays.connection import Replies
 from eps.net.arrays.frames import Kind
-from eps.net.arrays.replies import Replies
 from eps.net.arrays.sockets import SocketVan
 from tests.fakes.inproc_van import InProcessVan
 from tests.net.raw_peers import (

@@ -12,10 +12,9 @@ import pytest
 
 from eps.errors import DeadlineError, PeerUnavailableError
 from eps.net.arrays.api import Limits, Message, ReplyTo
-from eps.net.arrays.arena import Arena
+from eps.net.arrays.connection import Replies, SocketConnection
 from eps.net.arrays.frames import Kind
-from eps.net.arrays.replies import Replies
-from eps.net.arrays.requester import SocketConnection
+from eps.net.arrays.memory import Arena
 from eps.net.arrays.sockets import SocketVan
 from eps.net.arrays.wires import Wire
 from tests.net.raw_peers import DEADLINE_S, TOKEN, echo, eventually, nothing_left, still_works

@@ -10,10 +10,9 @@ import pytest
 
 from eps.errors import FrameError, PeerUnavailableError
 from eps.net.arrays.api import Limits, Message, ReplyTo, Seal
-from eps.net.arrays.frames import Kind, whole
-from eps.net.arrays.seals import SEAL_BYTES, checksum_of, sealed
+from eps.net.arrays.frames import SEAL_BYTES, Kind, checksum_of, sealed, whole
+from eps.net.arrays.reader import StreamReader
 from eps.net.arrays.sockets import SocketVan
-from eps.net.arrays.stream import StreamReader
 from eps.net.arrays.wires import PlainWire
 from tests.net.raw_peers import DEADLINE_S, TOKEN
 

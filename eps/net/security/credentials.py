@@ -8,7 +8,7 @@ Between hosts they use mutual TLS.  The job has a certificate authority of its o
 end.
 
 The data plane's sockets outside of that folder, where members of a TLS job meet on one host, prove the job's token to
-each other: 128 random bits in a file that only the job's user can read (:mod:`eps.net.arrays.handshake`).
+each other: 128 random bits in a file that only the job's user can read (:mod:`eps.net.arrays.sockets`).
 """
 
 from __future__ import annotations

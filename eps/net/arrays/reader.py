@@ -1,4 +1,4 @@
-"""Reading messages from a wire: one frame for each, and its payload straight into its memory.  L2.
+"""Reading messages from a wire: one frame for each, and its payload straight into its memory.
 
 What a small message's description said is remembered, and a message like the one before it is recognised by one
 comparison: without both a round trip of 100 floats takes 1.4 to 2.3 times as long, without the comparison 1.0 to 1.5
@@ -22,7 +22,6 @@ import numpy as np
 
 from eps.errors import FrameError, PeerUnavailableError
 from eps.net.arrays.api import ALIGNMENT_BYTES, Limits, Message, aligned_empty
-from eps.net.arrays.arena import Lease, Mapping
 from eps.net.arrays.frames import (
     BEGINNING_BYTES,
     FIRST,
@@ -30,7 +29,10 @@ from eps.net.arrays.frames import (
     HEAD_START,
     LENGTH_START,
     LENT,
+    MOST_CONTROL_BYTES,
+    PIECE_BYTES,
     SEALED,
+    Checking,
     Described,
     Description,
     Kind,
@@ -38,14 +40,13 @@ from eps.net.arrays.frames import (
     described_lengths,
     parse_description,
     parse_frame_header,
+    unsealed,
 )
-from eps.net.arrays.seals import PIECE_BYTES, Checking, unsealed
+from eps.net.arrays.memory import Lease, Mapping
 from eps.net.arrays.wires import LEAST_BYTES, STALL_S, Progress, Wire
 
 #: Bytes that are read before anything is known of a message; a small one comes with one call.
 _BUFFER_BYTES = 64 * 1024
-#: Longest frame of the transport's own.
-MOST_CONTROL_BYTES = 32 * 1024
 #: Payloads up to this size share memory, of this size: keeping such an array keeps a slab.
 _SMALL_BYTES = 4 * 1024
 _SLAB_BYTES = 64 * 1024

@@ -1,9 +1,9 @@
-"""The requesting end of a socket connection: the thread that waits for a reply reads it.  L2.
+"""The requesting end of a socket connection: the thread that waits for a reply reads it.
 
 A thread of its own that read replies would cost two switches of thread for each of them, more than the round trip of a
-small message.  So :meth:`SocketConnection.call` and :class:`eps.net.arrays.replies.Replies` read on the waiting thread,
-and a reader thread reads only for requests that no thread waits for in this way, and while one waits for room to send:
-a peer that waits for its replies to be taken takes no requests meanwhile.
+small message.  So :meth:`SocketConnection.call` and :class:`Replies` read on the waiting thread, and a reader thread
+reads only for requests that no thread waits for in this way, and while one waits for room to send: a peer that waits
+for its replies to be taken takes no requests meanwhile.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ import time
 from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
 
-from eps.errors import DeadlineError, EpsError, FrameError
-from eps.net.arrays.api import Limits, Message
-from eps.net.arrays.arena import Arena
+from eps.errors import DeadlineError, EpsError, FrameError, PeerUnavailableError
+from eps.net.arrays.api import TRAFFIC, Connection, Limits, Message
 from eps.net.arrays.frames import Kind
-from eps.net.arrays.lending import Lender
-from eps.net.arrays.pending import PendingRequests, Waiting
-from eps.net.arrays.sending import MessageWriter
-from eps.net.arrays.stream import StreamReader
-from eps.net.arrays.traffic import TRAFFIC
+from eps.net.arrays.memory import Arena
+from eps.net.arrays.reader import StreamReader
 from eps.net.arrays.wires import STALL_S, Wire
-from eps.net.arrays.writer import StreamWriter
+from eps.net.arrays.writer import Lender, MessageWriter, StreamWriter
 from eps.net.calls.error_codec import decode_error
 
 logger = logging.getLogger(__name__)
@@ -36,6 +35,113 @@ _JOIN_S = 5.0
 _PATIENCE_S = 0.02
 # Looking a member of an enumeration up takes ten times as long.
 _REQUEST, _REPLY = Kind.REQUEST, Kind.REPLY
+#: Replies of other threads are looked for this often; those that another thread may read, this often.
+_LOOK_S, _LOOK_SHARED_S = 0.002, 0.02
+TagT = TypeVar("TagT")
+
+
+class Waiting:
+    """A reply that one thread waits for; a tenth of the cost of a future.
+
+    Attributes
+    ----------
+    outcome : Message, EpsError or None
+        None until it is there.
+    """
+
+    outcome: Message | EpsError | None = None
+    _arrived: threading.Event | None = None
+
+    def done(self) -> bool:
+        """Return True once there is an outcome."""
+        return self.outcome is not None
+
+    def set_result(self, outcome: Message | EpsError) -> None:
+        """Give it its outcome."""
+        # No lock: this sets the outcome and then looks for an event, :meth:`wait` sets the event and then looks for
+        # an outcome; one of the two finds what the other has set.
+        self.outcome = outcome
+        if self._arrived is not None:
+            self._arrived.set()
+
+    set_exception = set_result
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until another thread has set the outcome, or the time is over."""
+        if self._arrived is None:
+            self._arrived = threading.Event()
+        if self.outcome is None:
+            self._arrived.wait(timeout_s)
+
+
+class PendingRequests:
+    """The requests of one connection that wait for their replies.  Thread-safe.
+
+    Attributes
+    ----------
+    closed : bool
+        True once :meth:`fail_all` was called.
+    """
+
+    # Without a lock: each step on the dictionary is one to CPython.  ``_add`` adds and then looks whether it is closed,
+    # ``fail_all`` closes and then takes what is there, so that no request is missed by both.
+
+    def __init__(self) -> None:
+        self._futures: dict[int, Future[Message] | Waiting] = {}
+        self._ids = count(1)
+        self._reason = ""
+        self.closed = False
+
+    def add(self) -> tuple[int, Future[Message]]:
+        """Return a new request id and its future.
+
+        Raises
+        ------
+        PeerUnavailableError
+            The connection is closed or broken.
+        """
+        future: Future[Message] = Future()
+        # A request that has left cannot be called back: from here on the future cannot be cancelled.
+        future.set_running_or_notify_cancel()
+        return self._add(future), future
+
+    def add_waiting(self) -> tuple[int, Waiting]:
+        """Return a new request id and where its one waiting thread finds the outcome; raises as :meth:`add`."""
+        waiting = Waiting()
+        return self._add(waiting), waiting
+
+    def _add(self, future: Future[Message] | Waiting) -> int:
+        request_id = next(self._ids)
+        self._futures[request_id] = future
+        if self.closed:
+            self._futures.pop(request_id, None)
+            raise PeerUnavailableError(self._reason)
+        return request_id
+
+    def withdraw(self, request_id: int) -> None:
+        """Forget a request that could not be sent."""
+        self._futures.pop(request_id, None)
+
+    def resolve(self, request_id: int, outcome: Message | EpsError) -> bool:
+        """Complete a request; return False where no such request waits."""
+        future = self._futures.pop(request_id, None)
+        if future is None:
+            return self.closed
+        if isinstance(outcome, Message):
+            TRAFFIC.received(outcome)
+            future.set_result(outcome)
+        else:
+            future.set_exception(outcome)
+        return True
+
+    def fail_all(self, reason: str) -> None:
+        """Refuse further requests and fail those that wait.  The first reason stays."""
+        self._reason = self._reason or reason
+        self.closed = True
+        for request_id in list(self._futures):
+            future = self._futures.pop(request_id, None)
+            if future is not None:
+                future.set_exception(PeerUnavailableError(reason))
 
 
 class SocketConnection:
@@ -314,3 +420,94 @@ class SocketConnection:
             self._reading.release()
         if self._lender is not None:
             self._lender.close()
+
+
+class Replies(Generic[TagT]):
+    """Requests that are under way, each with a tag.  Used by one thread.
+
+    Replies over sockets are read by :meth:`next` itself, those of other vans come from their threads.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[Future[Message], tuple[TagT, SocketConnection | None]] = {}
+        self._done: SimpleQueue[Future[Message]] = SimpleQueue()
+        self._ready: deque[Future[Message]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def tags(self) -> list[TagT]:
+        """Of the requests that are under way, oldest first."""
+        return [tag for tag, _ in self._waiting.values()]
+
+    def request(self, tag: TagT, connection: Connection, message: Message) -> None:
+        """Send a request; raises what :meth:`eps.net.arrays.api.Connection.request` raises."""
+        if isinstance(connection, SocketConnection):
+            self._waiting[connection.post(message)] = tag, connection
+            return
+        future = connection.request(message)
+        self._waiting[future] = tag, None
+        future.add_done_callback(self._done.put)
+
+    def next(self, timeout_s: float) -> tuple[TagT, Future[Message]] | None:
+        """Return the tag and the done future of a request, or None where none was answered in time."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            future = self._first_done()
+            if future is not None:
+                return self._waiting.pop(future)[0], future
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not self._waiting:
+                return None
+            self._wait(left_s)
+
+    def _first_done(self) -> Future[Message] | None:
+        try:
+            return self._done.get_nowait()
+        except Empty:
+            pass
+        if not self._ready:
+            self._ready.extend(f for f, (_, by_socket) in self._waiting.items() if by_socket and f.done())
+        return self._ready.popleft() if self._ready else None
+
+    def _wait(self, timeout_s: float) -> None:
+        connections = {c.fileno(): c for _, c in self._waiting.values() if c is not None}
+        if not connections:
+            self._keep(self._done, timeout_s)
+            return
+        if len(connections) < len({id(c) for _, c in self._waiting.values()}):
+            # Some come from other threads: look at those often.
+            timeout_s = min(timeout_s, _LOOK_S)
+        # Where other threads use a connection too, one of them may have read what this one waits for.
+        timeout_s = min(timeout_s, _LOOK_SHARED_S)
+        buffered = [c for c in connections.values() if c.buffered]
+        poller = select.poll()
+        for descriptor in connections:
+            if descriptor >= 0:
+                poller.register(descriptor, select.POLLIN)
+        events = poller.poll(0 if buffered else timeout_s * 1000)
+        ready = {*buffered, *(connections[descriptor] for descriptor, _ in events)}
+        busy = [connection for connection in ready if not connection.read_available()]
+        if busy and len(busy) == len(ready):
+            self._wait_beside(busy, connections, min(timeout_s, _LOOK_S))
+
+    def _wait_beside(
+        self, busy: list[SocketConnection], connections: dict[int, SocketConnection], timeout_s: float
+    ) -> None:
+        """Wait while other threads read ``busy``, whose descriptors stay readable meanwhile."""
+        poller = select.poll()
+        others = {d: c for d, c in connections.items() if d >= 0 and c not in busy}
+        for descriptor in others:
+            poller.register(descriptor, select.POLLIN)
+        if not others:
+            busy[0].await_reader(timeout_s)
+            return
+        for descriptor, _ in poller.poll(timeout_s * 1000):
+            others[descriptor].read_available()
+
+    def _keep(self, queue: SimpleQueue[Future[Message]], timeout_s: float) -> None:
+        try:
+            self._ready.append(queue.get(timeout=timeout_s))
+        except Empty:
+            return
