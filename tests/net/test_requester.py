@@ -53,11 +53,11 @@ def connection(silence: Silence) -> Iterator[SocketConnection]:
 def test_a_reply_that_comes_while_its_request_is_armed_leaves_nothing_armed(connection: SocketConnection) -> None:
     request_id, future = connection._pending.add()
     taken, lock = threading.Event(), SeenLock()
-    connection._changed = threading.Condition(lock)  # type: ignore[arg-type]
+    connection.replies._changed = threading.Condition(lock)  # type: ignore[arg-type]
 
     def take() -> None:
-        with connection._reading:
-            connection._take((Kind.REPLY, request_id, Message()))
+        with connection.replies._reading:
+            connection.replies._take((Kind.REPLY, request_id, Message()))
             taken.set()
 
     thread = threading.Thread(target=take)
@@ -71,9 +71,9 @@ def test_a_reply_that_comes_while_its_request_is_armed_leaves_nothing_armed(conn
         return before
 
     future.done = done_just_before_the_reply  # type: ignore[method-assign]
-    connection._arm(request_id, future)
+    connection.replies.arm(request_id, future)
     thread.join(DEADLINE_S)
-    assert not connection._armed
+    assert not connection.replies._armed
     still_works(connection)
 
 
@@ -101,8 +101,8 @@ def test_a_request_that_cannot_be_made_is_forgotten_with_what_it_lent() -> None:
             with pytest.raises(RuntimeError, match="no more"):
                 send(large)
         assert not connection._pending._futures
-        assert not connection._lent
-        assert connection._lender is not None and not connection._lender._lent
+        assert connection._lender is not None and not connection._lender.requests
+        assert not connection._lender._lent
         arena.copies_left = 100
         still_works(connection)
         connection.close()
@@ -117,7 +117,7 @@ def test_waiting_for_what_another_thread_reads_costs_no_processor(
     listener = van.listen(silence)
     replies: Replies[int] = Replies()
     further = [van.connect(listener.address, DEADLINE_S) for _ in range(others)]
-    with connection._reading:
+    with connection.replies._reading:
         replies.request(1, connection, Message(b"now"))
         for other in further:
             replies.request(2, other, Message(b"later"))
@@ -163,7 +163,7 @@ def test_a_connection_is_closed_soon_although_another_thread_waits_for_room(
         asking.start()
         eventually(lambda: connection._requests._lending.locked(), "it waits for room")
         # An array of a reply that is gone, which the peer is to be told of.
-        connection._returned.append(1)
+        connection.replies.returned.append(1)
         began_s = time.monotonic()
         connection.close()
         assert time.monotonic() - began_s < DEADLINE_S / 3

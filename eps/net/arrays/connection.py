@@ -144,41 +144,38 @@ class PendingRequests:
                 future.set_exception(PeerUnavailableError(reason))
 
 
-class SocketConnection:
-    """A connection over a wire whose handshake is done.
+class ReplyReader:
+    """Reads the replies of one connection, on one thread at a time: one that waits for them, or a thread of its own.
 
     Parameters
     ----------
     wire : Wire
-        Owned from now on.
     peer : str
         For messages.
-    transport : str
-    arena : Arena or None
-        Shared memory, where the transport has it.
+    pending : PendingRequests
+        Takes the replies.
+    lender : Lender or None
+        Of the arrays of requests, where the transport has shared memory.
+
+    Attributes
+    ----------
+    returned : deque of int
+        Leases of replies whose arrays are gone, which the peer is to be told.
     """
 
-    def __init__(self, wire: Wire, peer: str, transport: str, limits: Limits, arena: Arena | None) -> None:
-        self.transport = transport
+    def __init__(self, wire: Wire, peer: str, limits: Limits, pending: PendingRequests, lender: Lender | None) -> None:
         self._wire = wire
         self._peer = peer
-        self._pending = PendingRequests()
-        self._lender = None if arena is None else Lender(arena, wire.peer_pid, limits)
-        #: Leases of replies whose arrays are gone.
-        self._returned: deque[int] = deque()
-        self._reader = StreamReader(
+        self._pending = pending
+        self._lender = lender
+        self.returned: deque[int] = deque()
+        self._stream = StreamReader(
             wire,
             limits,
             (Kind.HELLO, Kind.REPLY, Kind.ERROR),
-            lending=arena is not None,
-            returned=self._returned,
+            lending=lender is not None,
+            returned=self.returned,
         )
-        self._writer = StreamWriter(
-            wire, limits, f"eps-van-write-{peer}", self._fail, on_waiting=self._read_while_waiting
-        )
-        self._requests = MessageWriter(self._writer, limits, self._lender, self._returned)
-        #: Request -> leases of its arrays; its reply gives them back.
-        self._lent: dict[int, list[int]] = {}
         #: Held by the one thread that reads.
         self._reading = threading.Lock()
         self._poller = select.poll()
@@ -187,25 +184,16 @@ class SocketConnection:
         #: Requests whose replies the reader thread is to read.
         self._armed: set[int] = set()
         #: Threads that wait for room to send.
-        self._crowded = 0
+        self._blocked_senders = 0
         #: Threads that wait for what another one reads.
         self._watching = 0
         self._thread: threading.Thread | None = None
         self._ended = False
 
-    # ---- requests
+    # ---- read by a thread that waits
 
-    def request(self, message: Message) -> Future[Message]:
-        """Send a request; the reader thread takes its reply."""
-        request_id, future = self._pending.add()
-        self._post(message, request_id)
-        self._arm(request_id, future)
-        return future
-
-    def call(self, message: Message, timeout_s: float) -> Message:
-        """Send a request and return its reply, which this thread reads."""
-        request_id, waiting = self._pending.add_waiting()
-        self._post(message, request_id)
+    def wait(self, request_id: int, waiting: Waiting, timeout_s: float) -> None:
+        """Read on this thread until a request has its outcome; raise DeadlineError where that takes too long."""
         deadline_s = time.monotonic() + timeout_s
         # With a long deadline the socket's own is exact enough: one call of the system less.
         exact = timeout_s < 2 * STALL_S
@@ -217,19 +205,10 @@ class SocketConnection:
                     self._stop_reading()
             else:
                 # Another thread reads; should it stop, the reader thread goes on.
-                self._arm(request_id, waiting)
+                self.arm(request_id, waiting)
                 waiting.wait(max(0.0, deadline_s - time.monotonic()))
             if waiting.outcome is None and time.monotonic() >= deadline_s:
                 raise DeadlineError(f"{self._peer} did not answer within {timeout_s:g} s")
-        if isinstance(waiting.outcome, Message):
-            return waiting.outcome
-        raise waiting.outcome
-
-    def post(self, message: Message) -> Future[Message]:
-        """Send a request whose reply :meth:`read_available` is to take."""
-        request_id, future = self._pending.add()
-        self._post(message, request_id)
-        return future
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when a reply comes."""
@@ -238,7 +217,7 @@ class SocketConnection:
     @property
     def buffered(self) -> bool:
         """True if :meth:`read_available` finds something although the descriptor may not be readable."""
-        return self._reader.buffered
+        return self._stream.buffered
 
     def read_available(self) -> bool:
         """Take what has come; call when the descriptor is readable or :attr:`buffered`.
@@ -255,10 +234,10 @@ class SocketConnection:
         if not self._reading.acquire(False):
             return False
         try:
-            if self._reader.patience_s != _PATIENCE_S:
-                self._reader.wait_at_most(_PATIENCE_S)
+            if self._stream.patience_s != _PATIENCE_S:
+                self._stream.wait_at_most(_PATIENCE_S)
             self._read_one()
-            while self._reader.buffered and not self._pending.closed:
+            while self._stream.buffered and not self._pending.closed:
                 self._read_one()
         finally:
             self._stop_reading()
@@ -273,76 +252,12 @@ class SocketConnection:
             finally:
                 self._watching -= 1
 
-    @property
-    def closed(self) -> bool:
-        """True once the connection is closed or known to be broken."""
-        return self._pending.closed or self._wire.hung_up()
-
-    def _post(self, message: Message, request_id: int) -> None:
-        # Where it is closed in the meantime, the request fails with the other outstanding ones.
-        try:
-            self._requests.send(message, request_id, _REQUEST, self._lent)
-        except BaseException as error:
-            # Of any kind: the caller does not get the request's future, so its reply is not waited for.
-            self._pending.withdraw(request_id)
-            if isinstance(error, Exception):
-                self._give_back(request_id)
-            # Else it was interrupted, and the peer may be reading what was lent: that stays until the connection ends.
-            raise
-        TRAFFIC.sent(message)
-
-    def _give_back(self, request_id: int) -> None:
-        leases = self._lent.pop(request_id, None)
-        if leases and self._lender is not None:
-            self._lender.give_back(leases)
-
-    # ---- replies
-
-    def _arm(self, request_id: int, future: Future[Message] | Waiting) -> None:
-        with self._changed:
-            # In this order, as :meth:`_take` resolves a request before it looks at what is armed: one sees the other.
-            self._armed.add(request_id)
-            if future.done():
-                self._armed.discard(request_id)
-                return
-            self._wake_reader()
-
-    def _read_while_waiting(self, change: int) -> None:
-        """Have replies read for who waits for room to send, and so cannot read them itself."""
-        with self._changed:
-            self._crowded += change
-            if self._crowded:
-                self._wake_reader()
-
-    def _wake_reader(self) -> None:
-        """Have the reader thread look at what there is to do; called with the lock."""
-        if self._thread is None and not self._ended:
-            self._thread = threading.Thread(target=self._run, name=f"eps-van-read-{self._peer}", daemon=True)
-            self._thread.start()
-        self._changed.notify_all()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._ended or self._armed or self._crowded)
-                if self._ended:
-                    return
-            with self._reading:
-                while (self._armed or self._crowded) and not self._pending.closed:
-                    # Nothing may come for who waits for room, who is to go on as soon as there is some.
-                    patience_s = STALL_S if self._armed else _PATIENCE_S
-                    if self._reader.patience_s != patience_s:
-                        self._reader.wait_at_most(patience_s)
-                    self._read_one()
-            if self._pending.closed:
-                return
-
     def _read_until(self, waiting: Waiting, deadline_s: float, exact: bool) -> None:
         patience_s = _PATIENCE_S if exact else STALL_S
-        if self._reader.patience_s != patience_s:
-            self._reader.wait_at_most(patience_s)
+        if self._stream.patience_s != patience_s:
+            self._stream.wait_at_most(patience_s)
         while waiting.outcome is None and not self._pending.closed:
-            if exact and not self._reader.buffered:
+            if exact and not self._stream.buffered:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0 or not self._poller.poll(left_s * 1000):
                     return
@@ -356,20 +271,64 @@ class SocketConnection:
             with self._changed:
                 self._changed.notify_all()
 
+    # ---- read by the reader thread
+
+    def arm(self, request_id: int, future: Future[Message] | Waiting) -> None:
+        """Have the reader thread read the reply to a request."""
+        with self._changed:
+            # In this order, as :meth:`_take` resolves a request before it looks at what is armed: one sees the other.
+            self._armed.add(request_id)
+            if future.done():
+                self._armed.discard(request_id)
+                return
+            self._wake_reader()
+
+    def read_while_waiting(self, change: int) -> None:
+        """Have replies read for a thread that waits for room to send, and so cannot read them itself."""
+        with self._changed:
+            self._blocked_senders += change
+            if self._blocked_senders:
+                self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        """Have the reader thread look at what there is to do; called with the lock."""
+        if self._thread is None and not self._ended:
+            self._thread = threading.Thread(target=self._run, name=f"eps-van-read-{self._peer}", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ended or self._armed or self._blocked_senders)
+                if self._ended:
+                    return
+            with self._reading:
+                while (self._armed or self._blocked_senders) and not self._pending.closed:
+                    # Nothing may come for a sender that waits for room, which is to go on as soon as there is some.
+                    patience_s = STALL_S if self._armed else _PATIENCE_S
+                    if self._stream.patience_s != patience_s:
+                        self._stream.wait_at_most(patience_s)
+                    self._read_one()
+            if self._pending.closed:
+                return
+
+    # ---- what came
+
     def _read_one(self) -> None:
         """Read one message, or what has come of it; called by the holder of ``_reading``."""
         try:
-            received = self._reader.read()
+            received = self._stream.read()
             if received is not None:
                 self._take(received)
         except FrameError as error:
             logger.warning("%s sent what is not a message: %s", self._peer, error)
-            self._fail(str(error))
+            self.fail(str(error))
         except EpsError as error:
-            self._fail(str(error))
+            self.fail(str(error))
         except Exception as error:
             # Also where memory ran out: a thread that waits for a reply must not wait for ever.
-            self._fail(f"{type(error).__name__}: {error}")
+            self.fail(f"{type(error).__name__}: {error}")
 
     def _take(self, received: tuple[Kind, int, Message]) -> None:
         kind, request_id, message = received
@@ -381,8 +340,9 @@ class SocketConnection:
                 outcome = decode_error(message.header)
             except ValueError as error:
                 raise FrameError(str(error)) from error
-        if self._lent:
-            self._give_back(request_id)
+        lender = self._lender
+        if lender is not None and lender.requests:
+            lender.on_reply(request_id)
         known = self._pending.resolve(request_id, outcome)
         if self._armed or self._watching:
             with self._changed:
@@ -391,11 +351,101 @@ class SocketConnection:
         if not known:
             raise FrameError(f"a reply to request {request_id}, which does not wait for one")
 
-    def _fail(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
+        """Fail what is outstanding, and end the connection."""
         self._pending.fail_all(f"the connection to {self._peer} was lost: {reason}")
         self._wire.shut_down()
 
     # ---- the end
+
+    def stop(self, deadline_s: float) -> None:
+        """End the reader thread, whose wire was shut down; wait for it until a time of the monotonic clock."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+
+    def close(self, deadline_s: float) -> None:
+        """Close the wire, unless a thread still reads from it at a time of the monotonic clock."""
+        if self._reading.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
+            # No thread reads: the descriptor may be given back.
+            self._wire.close()
+            self._stream.close()
+            self._reading.release()
+
+
+class SocketConnection:
+    """A connection over a wire whose handshake is done.
+
+    Parameters
+    ----------
+    wire : Wire
+        Owned from now on.
+    peer : str
+        For messages.
+    transport : str
+    arena : Arena or None
+        Shared memory, where the transport has it.
+
+    Attributes
+    ----------
+    replies : ReplyReader
+    """
+
+    def __init__(self, wire: Wire, peer: str, transport: str, limits: Limits, arena: Arena | None) -> None:
+        self.transport = transport
+        self._wire = wire
+        self._peer = peer
+        self._pending = PendingRequests()
+        self._lender = None if arena is None else Lender(arena, wire.peer_pid, limits)
+        self.replies = ReplyReader(wire, peer, limits, self._pending, self._lender)
+        self._writer = StreamWriter(
+            wire, limits, f"eps-van-write-{peer}", self.replies.fail, on_waiting=self.replies.read_while_waiting
+        )
+        self._requests = MessageWriter(self._writer, limits, self._lender, self.replies.returned)
+
+    def request(self, message: Message) -> Future[Message]:
+        """Send a request; the reader thread takes its reply."""
+        request_id, future = self._pending.add()
+        self._post(message, request_id)
+        self.replies.arm(request_id, future)
+        return future
+
+    def call(self, message: Message, timeout_s: float) -> Message:
+        """Send a request and return its reply, which this thread reads."""
+        request_id, waiting = self._pending.add_waiting()
+        self._post(message, request_id)
+        self.replies.wait(request_id, waiting, timeout_s)
+        if isinstance(waiting.outcome, Message):
+            return waiting.outcome
+        assert waiting.outcome is not None
+        raise waiting.outcome
+
+    def post(self, message: Message) -> Future[Message]:
+        """Send a request whose reply :meth:`ReplyReader.read_available` is to take."""
+        request_id, future = self._pending.add()
+        self._post(message, request_id)
+        return future
+
+    def _post(self, message: Message, request_id: int) -> None:
+        # Where it is closed in the meantime, the request fails with the other outstanding ones.
+        try:
+            self._requests.send(message, request_id, _REQUEST)
+        except BaseException as error:
+            # Of any kind: the caller does not get the request's future, so its reply is not waited for.
+            self._pending.withdraw(request_id)
+            if isinstance(error, Exception) and self._lender is not None:
+                self._lender.on_reply(request_id)
+            # Else it was interrupted, and the peer may be reading what was lent: that stays until the connection ends.
+            raise
+        TRAFFIC.sent(message)
+
+    @property
+    def closed(self) -> bool:
+        """True once the connection is closed or known to be broken."""
+        return self._pending.closed or self._wire.hung_up()
 
     def close(self) -> None:
         """Fail what is outstanding and give everything back; takes :data:`_JOIN_S` at most."""
@@ -406,18 +456,9 @@ class SocketConnection:
                 self._requests.send_returned(_JOIN_S / 5)
         self._pending.fail_all(f"the connection to {self._peer} was closed")
         self._wire.shut_down()
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(max(0.0, deadline_s - time.monotonic()))
+        self.replies.stop(deadline_s)
         self._writer.close(max(0.0, deadline_s - time.monotonic()))
-        if self._reading.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
-            # No thread reads: the descriptor may be given back.
-            self._wire.close()
-            self._reader.close()
-            self._reading.release()
+        self.replies.close(deadline_s)
         if self._lender is not None:
             self._lender.close()
 
@@ -429,7 +470,7 @@ class Replies(Generic[TagT]):
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[Future[Message], tuple[TagT, SocketConnection | None]] = {}
+        self._waiting: dict[Future[Message], tuple[TagT, ReplyReader | None]] = {}
         self._done: SimpleQueue[Future[Message]] = SimpleQueue()
         self._ready: deque[Future[Message]] = deque()
 
@@ -444,7 +485,7 @@ class Replies(Generic[TagT]):
     def request(self, tag: TagT, connection: Connection, message: Message) -> None:
         """Send a request; raises what :meth:`eps.net.arrays.api.Connection.request` raises."""
         if isinstance(connection, SocketConnection):
-            self._waiting[connection.post(message)] = tag, connection
+            self._waiting[connection.post(message)] = tag, connection.replies
             return
         future = connection.request(message)
         self._waiting[future] = tag, None
@@ -472,32 +513,30 @@ class Replies(Generic[TagT]):
         return self._ready.popleft() if self._ready else None
 
     def _wait(self, timeout_s: float) -> None:
-        connections = {c.fileno(): c for _, c in self._waiting.values() if c is not None}
-        if not connections:
+        readers = {r.fileno(): r for _, r in self._waiting.values() if r is not None}
+        if not readers:
             self._keep(self._done, timeout_s)
             return
-        if len(connections) < len({id(c) for _, c in self._waiting.values()}):
+        if len(readers) < len({id(r) for _, r in self._waiting.values()}):
             # Some come from other threads: look at those often.
             timeout_s = min(timeout_s, _LOOK_S)
         # Where other threads use a connection too, one of them may have read what this one waits for.
         timeout_s = min(timeout_s, _LOOK_SHARED_S)
-        buffered = [c for c in connections.values() if c.buffered]
+        buffered = [r for r in readers.values() if r.buffered]
         poller = select.poll()
-        for descriptor in connections:
+        for descriptor in readers:
             if descriptor >= 0:
                 poller.register(descriptor, select.POLLIN)
         events = poller.poll(0 if buffered else timeout_s * 1000)
-        ready = {*buffered, *(connections[descriptor] for descriptor, _ in events)}
-        busy = [connection for connection in ready if not connection.read_available()]
+        ready = {*buffered, *(readers[descriptor] for descriptor, _ in events)}
+        busy = [reader for reader in ready if not reader.read_available()]
         if busy and len(busy) == len(ready):
-            self._wait_beside(busy, connections, min(timeout_s, _LOOK_S))
+            self._wait_beside(busy, readers, min(timeout_s, _LOOK_S))
 
-    def _wait_beside(
-        self, busy: list[SocketConnection], connections: dict[int, SocketConnection], timeout_s: float
-    ) -> None:
+    def _wait_beside(self, busy: list[ReplyReader], readers: dict[int, ReplyReader], timeout_s: float) -> None:
         """Wait while other threads read ``busy``, whose descriptors stay readable meanwhile."""
         poller = select.poll()
-        others = {d: c for d, c in connections.items() if d >= 0 and c not in busy}
+        others = {d: r for d, r in readers.items() if d >= 0 and r not in busy}
         for descriptor in others:
             poller.register(descriptor, select.POLLIN)
         if not others:

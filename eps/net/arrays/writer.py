@@ -322,6 +322,8 @@ class Lender:
         self.gone: deque[int] = deque()
         #: Lease -> array, and its bytes where it is a copy that was made for the peer.
         self._lent: dict[int, tuple[np.ndarray, int]] = {}
+        #: Request -> leases of its arrays; its reply gives them back.
+        self.requests: dict[int, list[int]] = {}
         self._copied_bytes = 0
         self._next_lease = 1
         arena.on_segment_gone(self.gone.append)
@@ -405,6 +407,12 @@ class Lender:
                     dropped.append(found[0])
                     self._copied_bytes -= found[1]
 
+    def on_reply(self, request_id: int) -> None:
+        """Take the arrays of a request back, if it had any."""
+        leases = self.requests.pop(request_id, None)
+        if leases:
+            self.give_back(leases)
+
     def close(self) -> None:
         """Take everything back.  The peer may still be reading: none of it is written again before it is gone."""
         with self._lock:
@@ -457,8 +465,8 @@ class MessageWriter:
         # A segment that is noted as passed must have left before another message relies on it.
         self._lending = threading.Lock()
 
-    def send(self, message: Message, request_id: int, kind: Kind, lent: dict[int, list[int]] | None = None) -> None:
-        """Send a message as one frame; ``lent``, where given, has the leases of its arrays under its id.
+    def send(self, message: Message, request_id: int, kind: Kind) -> None:
+        """Send a message as one frame.
 
         Raises
         ------
@@ -476,17 +484,9 @@ class MessageWriter:
         if self._lender is None:
             self._writer.send((Part(whole(message, request_id, kind)),), size_bytes)
         else:
-            self._send_lending(self._lender, message, size_bytes, request_id, kind, lent)
+            self._send_lending(self._lender, message, size_bytes, request_id, kind)
 
-    def _send_lending(
-        self,
-        lender: Lender,
-        message: Message,
-        size_bytes: int,
-        request_id: int,
-        kind: Kind,
-        lent: dict[int, list[int]] | None,
-    ) -> None:
+    def _send_lending(self, lender: Lender, message: Message, size_bytes: int, request_id: int, kind: Kind) -> None:
         leases: list[int] = []
         segments: list[Segment] = []
 
@@ -502,8 +502,8 @@ class MessageWriter:
             except BaseException:
                 lender.give_back(leases)
                 raise
-            if leases and lent is not None:
-                lent[request_id] = leases
+            if leases and kind is Kind.REQUEST:
+                lender.requests[request_id] = leases
             # Segments are noted as passed: from here on it leaves, or the connection ends.
             self._writer.send(parts, size_bytes, has_waited=True)
 
