@@ -15,7 +15,8 @@ from eps.errors import EpsError, ProtocolError
 from eps.net.arrays.api import TRAFFIC, Message, ReplyTo
 from eps.net.arrays.memory import raise_descriptor_limit, tune_malloc
 from eps.net.arrays.negotiated import NegotiatedVan
-from eps.net.control.session import MemberSession, Patience, master_finder
+from eps.net.control.finder import master_finder
+from eps.net.control.session import MemberSession, Patience
 from eps.net.security.credentials import Security
 from eps.server.shell import ServerShell
 from eps.spec.runtime import Runtime
