@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from eps.cluster.supervisor.context import MASTER
+from eps.cluster.supervisor.process import MASTER
 from eps.storage.jobdir import JobDir
 
 #: Lines that are shown, and their longest.

@@ -23,7 +23,7 @@ from eps.spec.runtime import Runtime
 from eps.system.logs import set_up_logging
 
 if TYPE_CHECKING:
-    from eps.cluster.supervisor.context import ContainerContext
+    from eps.cluster.supervisor.process import ContainerContext
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from eps.worker.shell import WorkerShell, make_shell
 from eps.worker.transfers import TRANSFER_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from eps.cluster.supervisor.context import ContainerContext
+    from eps.cluster.supervisor.process import ContainerContext
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eps.cluster.supervisor.protocol import (
+from eps.cluster.supervisor.state import (
     MAX_BYTES,
     Beat,
     JobDone,

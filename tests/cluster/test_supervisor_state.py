@@ -7,20 +7,12 @@ import signal
 
 import pytest
 
-from eps.cluster.supervisor.protocol import (
-    Beat,
-    JobDone,
-    KillProcess,
-    LaunchProcess,
-    ProcessExited,
-    ProcessLaunched,
-    RequestRefused,
-)
 from eps.cluster.supervisor.state import (
     FIRST_BEAT_S,
     LOOK_S,
     MOST_RESTARTS,
     Action,
+    Beat,
     ChildEnded,
     ClientGone,
     DeadlinePassed,
@@ -29,8 +21,14 @@ from eps.cluster.supervisor.state import (
     Fork,
     Forked,
     ForkFailed,
+    JobDone,
+    KillProcess,
+    LaunchProcess,
+    ProcessExited,
+    ProcessLaunched,
     RemoveScratch,
     Requested,
+    RequestRefused,
     SendSignal,
     Started,
     StopSignalled,

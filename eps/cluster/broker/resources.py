@@ -22,9 +22,9 @@ from eps.cluster.api import (
     Exited,
     ResourceManager,
 )
+from eps.cluster.backend import SupervisedManager
 from eps.cluster.broker.calls import BrokerLine
 from eps.cluster.broker.share import EndContainers, KillContainer, ReleaseContainer, WantContainer, Wish
-from eps.cluster.supervised import SupervisedManager
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ResourceError
 from eps.net.security.credentials import Security
 from eps.storage.jobdir import JobDir
@@ -139,7 +139,7 @@ class BrokeredResourceManager(SupervisedManager):
             if self._closed.is_set():
                 return
             self._closed.set()
-            self._bell.close()
+            self._wakeup.close()
             self._changed.notify_all()
         self._line.close()
         for thread in self._threads:
@@ -171,7 +171,7 @@ class BrokeredResourceManager(SupervisedManager):
     def _note(self, events: list[ContainerEvent]) -> None:
         if events and not self._closed.is_set():
             self._events += events
-            self._bell.ring()
+            self._wakeup.notify()
 
     def _take(self, event: ContainerEvent) -> list[ContainerEvent]:
         """Take an event in; return it unless it is of a container that has ended for the job master."""
@@ -237,7 +237,7 @@ class BrokeredResourceManager(SupervisedManager):
                 return True
             if not isinstance(error, PeerUnavailableError | DeadlineError):
                 self._gone = self._gone or str(error)
-                self._bell.ring()
+                self._wakeup.notify()
                 self._changed.notify_all()
                 return True
             # Until it is closed: nothing else ends the wait.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from eps.cluster.api import WITHDRAWN, ContainerEvent, ContainerRequest, EvictionWarning, Exited, Running
-from eps.cluster.supervisor.context import CONTAINER_ID, ROLE
+from eps.cluster.supervisor.process import CONTAINER_ID, ROLE
 from eps.errors import ConfigError
 
 

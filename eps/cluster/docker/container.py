@@ -12,8 +12,7 @@ from typing import Any
 
 from eps.cluster.api import ContainerRequest
 from eps.cluster.docker.engine import Found
-from eps.cluster.supervisor.context import CONTAINER_ID, HOST, JOB_DIR, ROLE, TIED
-from eps.cluster.supervisor.environment import passed_on
+from eps.cluster.supervisor.process import CONTAINER_ID, HOST, JOB_DIR, ROLE, TIED, passed_on
 from eps.errors import EpsError
 from eps.storage.jobdir import JobDir
 

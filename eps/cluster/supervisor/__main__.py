@@ -16,16 +16,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eps.cluster.supervisor.child import load_entry
-from eps.cluster.supervisor.context import SUPERVISOR
-from eps.cluster.supervisor.environment import (
+from eps.cluster.supervisor.loop import STOP_SIGNALS, Supervisor, clean_up
+from eps.cluster.supervisor.process import (
     PRELOAD,
+    SUPERVISOR,
     buffer_lines,
+    load_entry,
     num_threads,
     preload,
     prepare_environment,
 )
-from eps.cluster.supervisor.loop import STOP_SIGNALS, Supervisor, clean_up
 from eps.cluster.supervisor.state import GRACE_S, MEMBER_TIMEOUT_S, End
 from eps.errors import EpsError
 from eps.storage.jobdir import JobDir, JobLock

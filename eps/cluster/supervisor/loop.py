@@ -18,11 +18,10 @@ from contextlib import suppress
 from types import FrameType
 from typing import cast
 
-from eps.cluster.supervisor.child import run_child
-from eps.cluster.supervisor.context import MASTER, ContainerContext
-from eps.cluster.supervisor.protocol import MAX_BYTES, Notice, Request, decode, encode
+from eps.cluster.supervisor.process import MASTER, ContainerContext, run_child
 from eps.cluster.supervisor.state import (
     GRACE_S,
+    MAX_BYTES,
     MEMBER_TIMEOUT_S,
     Action,
     ChildEnded,
@@ -34,13 +33,17 @@ from eps.cluster.supervisor.state import (
     Fork,
     Forked,
     ForkFailed,
+    Notice,
     RemoveScratch,
+    Request,
     Requested,
     SendSignal,
     Started,
     StopSignalled,
     SupervisorState,
     Tell,
+    decode,
+    encode,
 )
 from eps.storage import record
 from eps.storage.jobdir import JobDir

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from eps import errors
-from eps.cluster.supervisor.environment import prepare_environment
+from eps.cluster.supervisor.process import prepare_environment
 from eps.cluster.supervisor.state import GRACE_S
 from eps.errors import DeadlineError, ResourceError
 from eps.storage.jobdir import JobDir, JobLock
