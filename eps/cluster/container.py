@@ -9,7 +9,7 @@ A container runtime (Docker, YARN) starts it; the environment says what it is:
 ``EPS_MASTER_ADDRESS``  ``host:port`` of the job master's control plane, or ``unix:NAME`` on its host; a master
                         needs none
 ``EPS_HOST``            by which the job's other processes reach this one; default ``127.0.0.1``
-``EPS_TIED``            not empty: this process ends when nobody holds the job's lock any more,
+``EPS_TIED``            not empty: this process ends when the job's lock is released,
                         which must be on this host
 ======================  ===============================================================
 
@@ -102,9 +102,9 @@ def context_of(environ: Mapping[str, str], roles: Collection[str]) -> ContainerC
 
 
 def end_with(job: JobDir, scratch: Path) -> None:
-    """End this process as soon as nobody holds the job's lock: its supervisor has ended, however that came.
+    """End this process as soon as the job's lock is released: its supervisor has ended.
 
-    Its scratch space goes with it: whoever else would remove it has ended, or did so while files were still written.
+    It removes its scratch space: the process that would remove it has ended, or did so while files were still written.
 
     Raises
     ------
@@ -117,14 +117,14 @@ def end_with(job: JobDir, scratch: Path) -> None:
         raise ConfigError(f"{TIED} is set, but {job.lock} cannot be opened: {error.strerror}") from None
 
     def watch() -> None:
-        # Blocks while anybody has it for himself.
+        # Blocks while another process holds it exclusively.
         fcntl.flock(fd, fcntl.LOCK_SH)
         # The run that takes the lock next may have a container of the same name.
         gone = scratch.with_name(f".{scratch.name}-{os.getpid()}")
         with suppress(OSError):
             scratch.rename(gone)
         fcntl.flock(fd, fcntl.LOCK_UN)
-        print("eps.cluster.container: the job has ended: nobody holds its lock", file=sys.stderr)
+        print("eps.cluster.container: the job has ended: its lock was released", file=sys.stderr)
         shutil.rmtree(gone, ignore_errors=True)
         os._exit(1)
 
@@ -134,7 +134,7 @@ def end_with(job: JobDir, scratch: Path) -> None:
 def _value(environ: Mapping[str, str], name: str) -> str:
     value = environ.get(name, "")
     if not value:
-        raise ConfigError(f"{name} is not set: whoever starts this container must say it")
+        raise ConfigError(f"{name} is not set: the runtime that starts this container must set it")
     return value
 
 

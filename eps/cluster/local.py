@@ -1,4 +1,4 @@
-"""Containers that are processes of this host, forked by the job's supervisor.  L2.
+"""Containers that are processes of this host, forked by the job's supervisor.
 
 Memory and cores of a request are not enforced: the processes share the host.
 """
@@ -136,7 +136,7 @@ class LocalResourceManager(Waitable):
             return now_s - self._read_s
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
-        """Have the supervisor end whatever still runs, note how the job ended, and exit with ``exit_code``."""
+        """Have the supervisor end every process, note how the job ended, and exit with ``exit_code``."""
         with self._lock:
             self._check_open()
             self._send(JobDone(exit_code, state, reason[:4096]))

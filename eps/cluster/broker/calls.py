@@ -1,4 +1,4 @@
-"""What a job's master and the broker of its containers say to each other (proto/eps/pb/broker.proto).  L2.
+"""What a job's master and the broker of its containers say to each other (proto/eps/pb/broker.proto).
 
 Both sides may say everything twice: wishes and news are numbered, so that a call whose answer was lost is made again.
 """
@@ -19,7 +19,7 @@ from eps.net.security.credentials import Security
 from eps.pb import broker_pb2 as pb
 from eps.pb.broker_pb2_grpc import ContainerBrokerServicer, ContainerBrokerStub, add_ContainerBrokerServicer_to_server
 
-#: An answer that nobody waits for is there within this.
+#: An answer to a call that does not wait for news is there within this.
 CALL_TIMEOUT_S = 10.0
 #: Masters of one job that call at the same time, with what each of them calls.
 MOST_CALLS = 16
@@ -28,7 +28,7 @@ _make_stub: Callable[[grpc.Channel], ContainerBrokerStub] = ContainerBrokerStub
 
 
 class Desk(Protocol):
-    """Where one job's master asks for containers, whoever it is just now.
+    """Where one job's masters, one after the other, ask for containers.
 
     All but :meth:`open` raise TakenOverError where another master has come since.
     """

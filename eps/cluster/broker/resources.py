@@ -1,4 +1,4 @@
-"""Containers of an application that a job shares with others: the side of the job's master.  L2.
+"""Containers of an application that a job shares with others: the side of the job's master.
 
 Who really holds them is the application's master (:mod:`eps.cluster.broker.service`), on the same host; the job's
 master is a process that a supervisor forked, as of a local job.
@@ -68,7 +68,7 @@ class BrokeredResourceManager(SupervisedManager):
         self._line = line
         self._session = secrets.token_hex(8)
         self.adopted: Mapping[str, int] = self._open()
-        #: The lock; nobody asks another process while it is held.
+        #: The lock; no call to another process is made while it is held.
         self._changed = threading.Condition()
         super().__init__(self._changed, supervisor)
         self._used = set(self.adopted)
@@ -122,7 +122,7 @@ class BrokeredResourceManager(SupervisedManager):
         return {}
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
-        """Give back whatever still runs, and tell the supervisor how the job ended."""
+        """Release every container, and tell the supervisor how the job ended."""
         if self._supervisor is not None:
             self._supervisor.beat(NO_NEWS, 2 * END_S)
         with self._changed:
@@ -134,7 +134,7 @@ class BrokeredResourceManager(SupervisedManager):
             self._supervisor.end_job(exit_code, state, reason)
 
     def close(self) -> None:
-        """Let go of the broker; harmless when repeated.  Containers are left as they are."""
+        """Disconnect from the broker; harmless when repeated.  Containers are left as they are."""
         with self._changed:
             if self._closed.is_set():
                 return
@@ -231,7 +231,7 @@ class BrokeredResourceManager(SupervisedManager):
                     self._note(self._take(event))
 
     def _is_over(self, error: EpsError) -> bool:
-        """Return whether there is nobody to speak to any more; wait a moment where there may be."""
+        """Return whether the broker is gone; wait a moment where it may come back."""
         with self._changed:
             if self._closed.is_set():
                 return True

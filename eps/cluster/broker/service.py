@@ -1,4 +1,4 @@
-"""One resource manager for several jobs: the side of whoever holds the containers.  L2.
+"""One resource manager for several jobs: the side of the process that holds the containers.
 
 Each job's master speaks to a desk of its own, which only processes of this job reach, and sees nothing of the others
 (:mod:`eps.cluster.broker.resources` is its end).  A job cannot have more containers than the scheduler grants it.
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 #: Closing is noticed within this.
 LOOK_S = 0.2
-#: A master that waits for news is answered within this, whatever it asks for.
+#: A master that waits for news is answered within this at most.
 MOST_WAIT_S = 30.0
 _STOP_GRACE_S = 0.5
 
@@ -79,7 +79,7 @@ class _JobDesk:
                 self._broker.changed.wait(left_s)
 
     def close(self) -> None:
-        """Let nobody in any more; with the lock held."""
+        """Refuse further calls; with the lock held."""
         self._is_closed = True
         self._broker.changed.notify_all()
 
@@ -96,7 +96,7 @@ class Broker:
     Parameters
     ----------
     manager : ResourceManager
-        Of nobody else; not closed with this object.
+        Used by no other object; not closed with this one.
     name : callable, optional
         Number from 1 -> the id under which a container is asked for; by default as job masters make them.
     role_of : callable, optional
@@ -196,7 +196,7 @@ class Broker:
         self._thread.join(2 * LOOK_S)
 
     def carry_out(self, share: Share, orders: Sequence[Order]) -> None:
-        """Pass on what a share wants; with the lock held.  None of it waits for anybody."""
+        """Pass on what a share wants; with the lock held.  Nothing of it blocks."""
         waiting = list(orders)
         while waiting:
             match waiting.pop(0):
@@ -215,7 +215,7 @@ class Broker:
         try:
             self._manager.request(request)
         except ResourceError as error:
-            # If there are none for anybody any more, the thread that listens finds out.
+            # If the resource manager is gone for good, the thread that listens finds out.
             del self._owners[request.container_id]
             return share.on_event(Exited(request.container_id, None, f"was refused: {error}"), time.monotonic())
         return []

@@ -1,4 +1,4 @@
-"""Containers of one Docker host: one for each worker and server.  L2.
+"""Containers of one Docker host: one for each worker and server.
 
 The job master stays a process of this host, forked by the job's supervisor; what it starts here shares the host's
 network and process ids, and sees the job's directory at the same path.  An image gives the file system; the engine
@@ -188,7 +188,7 @@ class DockerResourceManager(SupervisedManager):
         return {}
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
-        """End whatever still runs, and tell the supervisor how the job ended."""
+        """End every container, and tell the supervisor how the job ended."""
         with self._lock:
             self._check_open()
             self._ending = True
@@ -203,7 +203,7 @@ class DockerResourceManager(SupervisedManager):
             self._supervisor.end_job(exit_code, state, reason)
 
     def close(self) -> None:
-        """Let go of the engine; harmless when repeated."""
+        """Disconnect from the engine; harmless when repeated."""
         with self._lock:
             if self._closed.is_set():
                 return

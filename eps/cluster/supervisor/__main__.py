@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
     job = JobDir(arguments.job_dir.absolute())
     try:
-        # Held until this process is gone: nobody closes it.
+        # Held until this process is gone: it is never closed.
         lock = JobLock(job.lock, arguments.lock_fd)
         if arguments.tied_fd is not None:
             os.set_inheritable(arguments.tied_fd, False)
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _take_job(arguments: argparse.Namespace) -> bool:
-    """Wait for the job, and take its files; return False where whoever started this process has none for it."""
+    """Wait for the job, and take its files; return False where the process that started this one has none for it."""
     with socket.socket(fileno=arguments.handoff_fd) as handoff:
         content, descriptors, _, _ = socket.recv_fds(handoff, 64 * 1024, 2)
     if not content:

@@ -59,7 +59,7 @@ class ContainerContext:
     container_id: str
     #: Of the job master's control plane, from ``EPS_MASTER_ADDRESS``; None for the master.
     master_address: str | None = None
-    #: Open descriptor of the channel to the supervisor; the master has it, nobody else.
+    #: Open descriptor of the channel to the supervisor; only the master has it.
     supervisor_fd: int | None = None
     #: What the launch request asked to set, already in ``os.environ``.
     env: Mapping[str, str] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class ContainerContext:
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of whoever starts a job that members in other containers must have, too."""
+    """Return the variables of the process that starts a job which its members in other containers need, too."""
     return {name: environ[name] for name in PASSED_ON if name in environ}
 
 
@@ -86,7 +86,7 @@ def prepare_environment(environ: MutableMapping[str, str]) -> None:
 
 
 def buffer_lines() -> None:
-    """Let each line of stdout and stderr leave as soon as it is whole: whoever is killed must not take it along."""
+    """Let each line of stdout and stderr leave as soon as it is whole: a process that is killed must not lose it."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -168,7 +168,7 @@ def run_entry(context: ContainerContext, entry: str, reset_signals: Iterable[sig
 def exit_with(body: Callable[[], int]) -> NoReturn:
     """Run ``body``, then end this process with what it returned; with 1 and a traceback where it raised."""
     code = 1
-    # ``finally`` ends the process whatever happens: a forked one must never return into the supervisor's loop.
+    # ``finally`` ends the process in any case: a forked one must never return into the supervisor's loop.
     try:
         code = body()
     except BaseException:
@@ -212,7 +212,7 @@ def _die_with_parent(parent_pid: int) -> None:
 
 
 def _take_files(log_path: Path, keep: int | None) -> None:
-    """Point stdin, stdout and stderr elsewhere, and close whatever else the supervisor had open."""
+    """Point stdin, stdout and stderr elsewhere, and close all else that the supervisor had open."""
     null = os.open(os.devnull, os.O_RDONLY)
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null, 0)

@@ -219,7 +219,7 @@ def aligned_copy(array: np.ndarray) -> np.ndarray:
 class Traffic:
     """Counters of messages and their bytes on the data plane.
 
-    Messages are counted as what they are, header bytes and arrays, whatever their transport makes of them: the same
+    Messages are counted as what they are, header bytes and arrays, on any transport: the same
     job counts the same over TCP, where they are copied, and over shared memory, where they stay where they lie.
 
     On the way of every small message, so without a lock: an addition below is one step to CPython's interpreter lock.

@@ -31,7 +31,7 @@ from eps.net.calls.error_codec import decode_error
 logger = logging.getLogger(__name__)
 
 _JOIN_S = 5.0
-#: Who waits for others too goes on with a reply that takes longer to come at a later time.
+#: A thread that waits for other connections too leaves a reply that takes longer for a later call.
 _PATIENCE_S = 0.02
 # Looking a member of an enumeration up takes ten times as long.
 _REQUEST, _REPLY = Kind.REQUEST, Kind.REPLY

@@ -251,7 +251,7 @@ class Arena:
         return np.asarray(_Block(segment, offset, size_bytes, block_bytes, self._notes))
 
     def rest(self) -> None:
-        """Give back what nobody uses, and until the next array is asked for whatever is dropped, as soon as it is."""
+        """Return unused memory to the system now and, until the next request, each block as soon as it is freed."""
         self._notes.resting = True
         with self._lock:
             self._look_at_readers()

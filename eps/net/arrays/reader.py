@@ -226,7 +226,7 @@ class StreamReader:
     def read(self) -> tuple[Kind, int, Message] | None:
         """Return kind, request id and message of the next one; None where it was not complete in time.
 
-        One that has begun is gone on with by the next call.
+        The next call continues a message that has begun.
 
         Raises
         ------
@@ -265,7 +265,7 @@ class StreamReader:
                 return None
 
     def close(self) -> None:
-        """Let go of what the peer lends."""
+        """Release what the peer lends."""
         if self._borrowed is not None:
             self._borrowed.close()
         self._begun = None

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_S, LONGEST_PAUSE_S, GROWTH = 0.5, 2.0, 1.3
 #: Each pause is so much of itself, by chance: processes that lost the same master do not look at the same moment.
 LEAST_PART, GREATEST_PART = 0.5, 1.5
-#: Whoever has not looked for this long begins with short pauses again.
+#: After this long without a call the pauses are short again.
 FORGET_S = 10.0
 #: How long a look waits for a store that does not answer; the next look comes soon enough.
 PATIENCE_S = 2.0

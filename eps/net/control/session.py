@@ -1,6 +1,6 @@
 """A member's session with its job master: reports go out, orders come in, in order; it outlives the master.
 
-One bidirectional stream at a time.  Where it breaks, the member goes on with its work while the session looks for the
+One bidirectional stream at a time.  Where it breaks, the member keeps working while the session looks for the
 next master in the job's directory, attaches to it and says again what may be lost.  Both ends say now and then that
 they are alive; a master that hangs is left once there is a newer one.
 
@@ -194,7 +194,7 @@ class MemberSession:
         return self._welcomed
 
     def report(self, report: Report, *, can_wait: bool = False) -> None:
-        """Queue a report; returns at once.  One that nobody waits for may be sent together with later ones."""
+        """Queue a report; returns at once.  One that can wait may be sent together with later ones."""
         self._outgoing.put(report, can_wait=can_wait)
 
     # ---- the session's thread
@@ -293,7 +293,7 @@ class MemberSession:
         try:
             self._on_order(order)
         except Exception as error:
-            # Whatever went wrong, the master must know: it decides whether a plan or the job ends.
+            # The master must know of any error: it decides whether a plan or the job ends.
             logger.exception("order %s failed", type(order).__name__)
             name = self._welcomed.name if self._welcomed is not None else ""
             self.report(MemberFailed(name, type(error).__name__, f"{type(order).__name__}: {error}"))

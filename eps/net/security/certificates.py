@@ -1,7 +1,7 @@
-"""A job's own certificates: an authority whose key is never kept, and the one certificate that it signs.  L2.
+"""A job's own certificates: an authority whose key is never kept, and the one certificate that it signs.
 
 All processes of a job run as one user and trust each other alike, so they share a certificate; the authority's key is
-forgotten at once, so that nobody can ever make a second one.
+forgotten at once, so that no second one can ever be made.
 """
 
 from __future__ import annotations
