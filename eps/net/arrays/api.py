@@ -1,4 +1,4 @@
-"""The data plane's small interface: messages of NumPy arrays, connections, listeners, vans, and what passes.
+"""The data plane's interface: messages of NumPy arrays, connections, listeners, vans; what this process sent and heard.
 
 A :class:`Van` carries a :class:`Message` (a few opaque header bytes and any number of arrays) from one process to
 another and a reply back.  Implementations plug in here and nowhere else; one is done when it passes
