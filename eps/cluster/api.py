@@ -6,7 +6,7 @@ The life of a request, the same for every backend::
     request -> [Allocated ->] Exited                 it was withdrawn, refused, or could not be launched
     EvictionWarning                                  any number of times between Allocated and Exited
 
-Every request ends in exactly one :class:`Exited`, and nothing is said about a container after it.
+Every request ends in exactly one :class:`Exited`, and no event about a container follows it.
 
 Source: AgileML/Proteus §3.3 (evictions are announced); the shape of the interface follows YARN's allocate heartbeat:
 ``poll`` returns what has happened since, in order.
@@ -101,7 +101,7 @@ class ResourceManager(Protocol):
     ----------
     adopted : mapping
         Containers that ran when this manager was made -> pid: the job master before had launched them.  They are
-        released, warned of and exit like others, and nothing else is said about them before that.
+        released, warned of and exit like others; there is no other event about them.
     """
 
     adopted: Mapping[str, int]

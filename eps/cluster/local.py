@@ -36,7 +36,7 @@ from eps.cluster.supervisor.state import (
 from eps.errors import ResourceError
 
 HOST = "localhost"
-#: A supervisor that leaves so much unread is told no more that it could do without.
+#: A supervisor that leaves so much unread gets no further beats.
 MOST_UNREAD_BYTES = 16 << 10
 
 
@@ -205,7 +205,7 @@ class LocalResourceManager(Waitable):
             case ProcessExited(container_id, code, signal):
                 self._launch(self._ledger.on_end(container_id, code, exit_reason(code, signal)))
             case RequestRefused(reason, container_id):
-                # A running one's refusal answers a kill that crossed with its end, which is said for itself.
+                # A running one's refusal answers a kill that crossed with its end, which comes as ProcessExited.
                 if self._ledger.phase(container_id) is Phase.LAUNCHING:
                     self._launch(self._ledger.on_end(container_id, None, f"was refused: {reason}"))
 

@@ -118,7 +118,7 @@ class BrokeredResourceManager(SupervisedManager):
                 self._wish(KillContainer(container_id))
 
     def room(self) -> Mapping[str, int]:
-        """Return nothing: who has the application decides who of its jobs gets what."""
+        """Return nothing: the application's owner decides which of its jobs gets what."""
         return {}
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
@@ -128,7 +128,7 @@ class BrokeredResourceManager(SupervisedManager):
         with self._changed:
             self._check_open()
             self._wish(EndContainers())
-            # One that does not answer ends them with the application, or when the job is told to have ended.
+            # One that does not answer ends them with the application, or when the job's end is reported.
             self._changed.wait_for(lambda: not self._wishes or bool(self._gone), END_S)
         if self._supervisor is not None:
             self._supervisor.end_job(exit_code, state, reason)

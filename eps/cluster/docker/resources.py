@@ -375,7 +375,7 @@ def _how_ended(process: Process, log: Path, limit: str) -> tuple[int | None, str
 
 
 def _last_line(log: Path) -> str:
-    """Return the last line of a log that says something: an image without EPS, or with another one, is told by it."""
+    """Return the last line of a log that is not empty: it shows an image without EPS, or with another version."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 4096))
         lines = file.read().decode("utf-8", "replace").strip().splitlines()

@@ -1,6 +1,6 @@
 """``python -m eps.cluster.supervisor JOB_DIR``: run the supervisor of one job; its exit code is the job's.
 
-With ``--handoff-fd`` it imports first and is told its job then, over that socket.
+With ``--handoff-fd`` it imports first; its job comes later, over that socket.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class ReplyTo(Protocol):
     """The way back for one request; used exactly once, from any thread."""
 
     def send(self, message: Message) -> None:
-        """Answer the request; never waits for the peer.  Does nothing where it has gone: that is reported elsewhere.
+        """Answer the request; never waits for the peer.  Does nothing where it has disconnected.
 
         Raises
         ------

@@ -160,7 +160,7 @@ class ReplyReader:
     Attributes
     ----------
     returned : deque of int
-        Leases of replies whose arrays are gone, which the peer is to be told.
+        Leases of replies whose arrays are gone; the next message tells the peer.
     """
 
     def __init__(self, wire: Wire, peer: str, limits: Limits, pending: PendingRequests, lender: Lender | None) -> None:

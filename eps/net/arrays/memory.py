@@ -132,7 +132,7 @@ class Reader:
             except ProcessLookupError:
                 self._gone = True
             except OSError:
-                # No such call, or no descriptor left: it cannot be told.
+                # No such call, or no descriptor left: its end cannot be noticed.
                 return
 
     @property

@@ -114,7 +114,7 @@ class BorrowedArrays:
         Raises
         ------
         FrameError
-            The memory that it is said to lie in was not passed.
+            It lies in memory that the peer has not passed.
         """
         dtype, shape, offset, lent = array
         if not lent:

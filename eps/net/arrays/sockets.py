@@ -508,7 +508,7 @@ class Reply:
     Parameters
     ----------
     deliver : callable
-        Takes the request's id and a message or an error to the requester; drops it where the requester has gone.
+        Takes the request's id and a message or an error to the requester; drops it if the requester has disconnected.
     request_id : int
     """
 

@@ -35,7 +35,7 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(16 * _DESCRIPTOR_BYTES)
 #: Pieces in one ``sendmsg``; the kernel takes 1024.
 _MOST_PIECES = 512
 _SOCKET_BUFFER_BYTES = 4 << 20
-#: Linux: pid, uid and gid of who called ``connect``, or of who called ``listen``.
+#: Linux: pid, uid and gid of the process that called ``connect``, or ``listen``.
 _CREDENTIALS = struct.Struct("iII")
 _TIMEVAL = struct.Struct("@ll")
 #: TCP is fastest in pieces that stay in the cache between the two ends: 3.3 GB/s against 2.3 with 40 MB a call.
@@ -106,7 +106,7 @@ class Wire(Protocol):
         """Return True if the peer has ended the connection."""
 
     def shut_down(self) -> None:
-        """End the connection at both ends; wakes who waits here."""
+        """End the connection at both ends; wakes threads that wait here."""
 
     def close(self) -> None:
         """Give the descriptor back; the wire is not used any more."""

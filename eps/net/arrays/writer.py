@@ -52,7 +52,7 @@ class _Queued:
 class StreamWriter:
     """Writes to one connection, from any thread: at once what the socket takes, the rest by a thread of its own.
 
-    Who sends never waits for the peer, unless the connection's queue is full; where ``senders_wait`` is false, not even
+    A sender never waits for the peer, unless the connection's queue is full; where ``senders_wait`` is false, not even
     then.
 
     Parameters
@@ -172,7 +172,7 @@ class StreamWriter:
         return True
 
     def await_room(self, size_bytes: int) -> None:
-        """Wait, where senders do, until a message can be sent, for who cannot take back what it does to send one.
+        """Wait, where senders do, until a message can be sent: for a caller that cannot undo its preparations.
 
         Raises
         ------
@@ -184,7 +184,7 @@ class StreamWriter:
                 self._await_room(size_bytes)
 
     def await_taken(self) -> None:
-        """Wait until no more than the limit waits to be sent, for who makes others send; raises as :meth:`send`."""
+        """Wait until at most the limit waits to be sent: for a caller that has others send.  Raises as :meth:`send`."""
         with self._changed:
             self._await_room(0)
 
@@ -318,7 +318,7 @@ class Lender:
         self._lock = threading.Lock()
         #: Numbers of the segments that the peer has; a number is never used twice.
         self._passed: set[int] = set()
-        #: Numbers of segments that nothing lies in any more, of which the peer is to be told.
+        #: Numbers of segments that are given back; the next message tells the peer.
         self.gone: deque[int] = deque()
         #: Lease -> array, and its bytes where it is a copy that was made for the peer.
         self._lent: dict[int, tuple[np.ndarray, int]] = {}
@@ -459,7 +459,7 @@ class MessageWriter:
         self._lender = lender
         self._returned = returned
         self._small = SmallFrames(limits)
-        #: What the peer is to be told before the next message, if anything.
+        #: What the next message tells the peer, if anything.
         self._leases_back: Sized = () if lender is None or returned is None else returned
         self._segments_gone: Sized = () if lender is None else lender.gone
         # A segment that is noted as passed must have left before another message relies on it.

@@ -60,7 +60,7 @@ class Seldom(Generic[T]):
     Parameters
     ----------
     look : callable
-        Called by one thread at a time; the others are told what was seen before.
+        Called by one thread at a time; the others get what was seen before.
     now_s : callable
         A clock that never goes back, in seconds.
     chance : random.Random
@@ -151,7 +151,7 @@ def master_finder(job_dir: Path) -> Callable[[], MasterPlace | None]:
     shared = JobDir(job_dir).record().shared
     if not shared:
         return lambda: _place(lambda: read_json(JobDir(job_dir).master_json))
-    # Only who needs another store waits for the import.
+    # Only a job with such a store needs the import.
     from eps.storage.locations import RemotePath, location
 
     where = location(shared)

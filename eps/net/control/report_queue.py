@@ -99,7 +99,7 @@ class ReportQueue:
             self._waiting.append(entry)
             if not can_wait:
                 self._urgent = True
-            # Who lingers already needs no further call for what can wait.
+            # A line that lingers already needs no further call for what can wait.
             if first or not can_wait:
                 self._changed.notify_all()
 
@@ -131,7 +131,7 @@ class ReportQueue:
     def batches(self, hello: pb.Report | None = None) -> Iterator[pb.Reports]:
         """Begin a line: return what yields batches to send, now and then an empty one, until :meth:`close`.
 
-        Lines that were begun before end.  Everything that was kept is said again, in order, before what is new.
+        It ends the lines before it.  Kept reports are sent again, in order, before new ones.
 
         Parameters
         ----------

@@ -87,7 +87,7 @@ class PushPart:
     raw: tuple[Raw, ...] = ()
 
     def copied(self) -> PushPart:
-        """Return the same push with arrays of its own, for who needs it longer than its message lives."""
+        """Return the same push with arrays of its own, for use after its message is gone."""
         raw = tuple((split, block, values.copy()) for split, block, values in self.raw)
         return replace(self, total=self.total.copy(), maxima=self.maxima.copy(), raw=raw)
 

@@ -15,7 +15,7 @@ from eps.errors import ConfigError, StorageError
 from eps.net.security.credentials import TLS_NAME, TlsFiles
 from eps.storage.atomic import write_bytes_atomic
 
-#: Longer than any job; who has the key is decided by the job's directory, which goes with it.
+#: Longer than any job: the key lies in the job's directory, and is removed with it.
 VALID_DAYS = 3650
 #: Clocks of other machines may be behind by this much.
 VALID_BEFORE_HOURS = 1
