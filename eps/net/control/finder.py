@@ -15,13 +15,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from eps.core.types import Address
 from eps.errors import StorageError
-from eps.storage.api import Storage
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import MASTER_FILE, JobDir
+
+if TYPE_CHECKING:
+    from eps.storage.hdfs import FileStatus, HdfsStorage
 
 T = TypeVar("T")
 
@@ -102,26 +104,19 @@ class Seldom(Generic[T]):
             self._looking.release()
 
 
-class WithStatus(Storage, Protocol):
-    """A store that says what a file is without reading it, as HDFS does."""
-
-    def status(self, path: str) -> Any:
-        """Return what tells a file from the one that was there before."""
-
-
 class SharedFile:
     """A small file of JSON that is replaced now and then, in a store where each request counts.
 
     Parameters
     ----------
-    storage : WithStatus
+    storage : HdfsStorage
     name : str
     """
 
-    def __init__(self, storage: WithStatus, name: str) -> None:
+    def __init__(self, storage: HdfsStorage, name: str) -> None:
         self._storage = storage
         self._name = name
-        self._status: Any = None
+        self._status: FileStatus | None = None
         self._content: Mapping[str, Any] = {}
 
     def read(self) -> Mapping[str, Any]:
