@@ -384,7 +384,7 @@ def unsealed(message: Message, arrived: str = "") -> Message:
     return Message(message.header, message.arrays[:-1], Seal(room.tobytes().hex(), arrived))
 
 
-class Checking:
+class ArrivingChecksum:
     """Takes the checksum of a message while its payload arrives.
 
     Parameters

@@ -32,7 +32,7 @@ from eps.net.arrays.frames import (
     MOST_CONTROL_BYTES,
     PIECE_BYTES,
     SEALED,
-    Checking,
+    ArrivingChecksum,
     Described,
     Description,
     Kind,
@@ -81,7 +81,7 @@ class _Begun:
     got: int
     sealed: bool
     #: Of one that is sealed, unless its arrays are lent.
-    checking: Checking | None
+    checking: ArrivingChecksum | None
 
 
 _NOTHING = _Known(struct.Struct(f"<{BEGINNING_BYTES}sQ0s0s"), b"nothing is described so", Description([], 0, False))
@@ -356,7 +356,7 @@ class StreamReader:
         if got < described.payload_bytes or sealed:
             checking = None
             if sealed and not described.lends:
-                checking = Checking(header, described.payload_bytes)
+                checking = ArrivingChecksum(header, described.payload_bytes)
                 checking.take(payload[base : base + got])
             self._begun = _Begun(kind, request_id, header, described, payload, base, got, sealed, checking)
             return self._go_on(self._begun)

@@ -266,12 +266,6 @@ def _end(sock: socket.socket) -> None:
         return
 
 
-def peer_uid(sock: socket.socket) -> int | None:
-    """Return the user id of the peer of a Unix socket, of this machine; None of any other socket."""
-    found = peer_of(sock)
-    return None if found is None else found[1]
-
-
 class SocketListener:
     """A listening socket, and a thread for each connection to it.
 
@@ -318,9 +312,9 @@ class SocketListener:
                 self._failures.warning("%s cannot take a connection: %s", self._address, error)
                 threading.Event().wait(0.05)
                 continue
-            uid = peer_uid(sock)
-            if uid not in (None, 0, os.geteuid()):
-                self._refusals.warning("a connection to %s is refused: its peer is of user %s", self._address, uid)
+            peer = peer_of(sock)
+            if peer is not None and peer[1] not in (0, os.geteuid()):
+                self._refusals.warning("a connection to %s is refused: its peer is of user %s", self._address, peer[1])
                 sock.close()
                 continue
             with self._lock:

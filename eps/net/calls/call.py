@@ -274,7 +274,7 @@ class BoundServer:
         self._server = grpc.server(
             pool, interceptors=[ServicerErrors()], options=CHANNEL_OPTIONS, maximum_concurrent_rpcs=max_workers
         )
-        self.address = bind(self._server, host, port, security)
+        self.address = _bind(self._server, host, port, security)
 
     def start(self, register: Callable[[grpc.Server], None]) -> grpc.Server:
         """Answer from now on; ``register`` adds the servicers.  The caller ends the server with :func:`stop`."""
@@ -310,7 +310,7 @@ def serve(
     return bound.start(register), bound.address
 
 
-def bind(server: grpc.Server, host: str, port: int, security: Security = NO_SECURITY) -> Address:
+def _bind(server: grpc.Server, host: str, port: int, security: Security = NO_SECURITY) -> Address:
     """Have ``server`` listen as ``security`` says, and return where; raises as :class:`BoundServer`."""
     credentials = security.server_credentials()
     address, advice = Address(host, port), ""
