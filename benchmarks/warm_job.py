@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from eps.cluster.supervisor.context import MASTER, ContainerContext
-from eps.cluster.supervisor.environment import PRELOAD
+from eps.cluster.supervisor.process import MASTER, PRELOAD, ContainerContext
 from eps.cluster.supervisor.start import start_supervisor
 from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo

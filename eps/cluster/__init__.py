@@ -1,1 +1,1 @@
-"""Where containers come from: one interface, one contract suite (``tests/contract``), several backends.  L2."""
+"""Where containers come from: one interface, one contract suite (``tests/contract``), several backends."""

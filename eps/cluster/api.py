@@ -1,4 +1,4 @@
-"""What the job master asks of any resource backend.  L2.
+"""What the job master asks of any resource backend.
 
 The life of a request, the same for every backend::
 
@@ -6,7 +6,7 @@ The life of a request, the same for every backend::
     request -> [Allocated ->] Exited                 it was withdrawn, refused, or could not be launched
     EvictionWarning                                  any number of times between Allocated and Exited
 
-Every request ends in exactly one :class:`Exited`, and nothing is said about a container after it.
+Every request ends in exactly one :class:`Exited`, and no event about a container follows it.
 
 Source: AgileML/Proteus §3.3 (evictions are announced); the shape of the interface follows YARN's allocate heartbeat:
 ``poll`` returns what has happened since, in order.
@@ -79,7 +79,7 @@ class EvictionWarning:
     deadline_s: float
     #: As words after the container's name, where it is known: ``is preempted``.
     reason: str = ""
-    #: Somebody else is to get its room.
+    #: Another job is to get its resources.
     for_others: bool = False
 
 
@@ -101,7 +101,7 @@ class ResourceManager(Protocol):
     ----------
     adopted : mapping
         Containers that ran when this manager was made -> pid: the job master before had launched them.  They are
-        released, warned of and exit like others, and nothing else is said about them before that.
+        released, warned of and exit like others; there is no other event about them.
     """
 
     adopted: Mapping[str, int]
@@ -128,7 +128,7 @@ class ResourceManager(Protocol):
         """
 
     def kill(self, container_id: str) -> None:
-        """End a container's process at once, whatever it does; harmless for one that is not running."""
+        """End a container's process at once, with SIGKILL; harmless for one that is not running."""
 
     def poll(self) -> list[ContainerEvent]:
         """Return what has happened since the last call, in order; never blocks.
@@ -146,7 +146,7 @@ class ResourceManager(Protocol):
         """Return a descriptor that is readable while :meth:`poll` has something to say."""
 
     def beat(self, progress: int, patience_s: float = 0.0) -> None:
-        """Say that the job master lives, for whoever starts it again where it does not.
+        """Send a heartbeat of the job master to what restarts it after a crash.
 
         Parameters
         ----------
@@ -157,7 +157,7 @@ class ResourceManager(Protocol):
         """
 
     def room(self) -> Mapping[str, int]:
-        """Return how many containers of a role fit into room that nobody else seems to want.
+        """Return how many containers of a role fit into the resources that no other job seems to want.
 
         Role -> containers, if no other were asked for; a role that is not in it has none, as where nothing is known.
         """
@@ -175,8 +175,8 @@ class ResourceManager(Protocol):
         state : str
             ``finished``, ``failed`` or ``killed``.
         reason : str
-            A sentence for whoever asks how the job ended.
+            A sentence that says why the job ended.
         """
 
     def close(self) -> None:
-        """Let go of the resource manager; harmless when repeated.  Containers are left as they are."""
+        """Disconnect from the resource manager; harmless when repeated.  Containers are left as they are."""

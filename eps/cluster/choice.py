@@ -1,4 +1,4 @@
-"""Which backend a job's containers come from, by its settings.  L2.
+"""Which backend a job's containers come from, by its settings.
 
 Every backend but the local one is imported only where it is chosen: its packages are extras.
 """

@@ -3,19 +3,19 @@
 A container runtime (Docker, YARN) starts it; the environment says what it is:
 
 ======================  ===============================================================
-``EPS_ROLE``            ``worker`` or ``server``
+``EPS_ROLE``            one that an ``--entry`` names: ``worker``, ``server`` or ``master``
 ``EPS_CONTAINER_ID``    by which the job master knows the container
 ``EPS_JOB_DIR``         the job's directory as this container sees it; absolute
 ``EPS_MASTER_ADDRESS``  ``host:port`` of the job master's control plane, or ``unix:NAME`` on its host; a master
                         needs none
 ``EPS_HOST``            by which the job's other processes reach this one; default ``127.0.0.1``
-``EPS_TIED``            not empty: this process ends when nobody holds the job's lock any more,
+``EPS_TIED``            not empty: this process ends when the job's lock is released,
                         which must be on this host
 ======================  ===============================================================
 
 Nothing secret is among them: the job's secrets are files of its directory.  The process has the exit codes of one that
 the supervisor forked; :data:`CANNOT_START` says that the environment is not as above.  As process 1 of a container it
-needs an init in front of it, for the kernel spares a process 1 the default action of SIGTERM.  L3.
+needs an init in front of it, for the kernel spares a process 1 the default action of SIGTERM.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ import shutil
 import signal as signals
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from eps.cluster.supervisor.child import exit_with, run_entry
-from eps.cluster.supervisor.context import (
+from eps.cluster.supervisor.process import (
     CONTAINER_ID,
     HOST,
     JOB_DIR,
@@ -42,14 +41,15 @@ from eps.cluster.supervisor.context import (
     ROLE,
     TIED,
     ContainerContext,
+    buffer_lines,
+    exit_with,
+    prepare_environment,
+    run_entry,
 )
-from eps.cluster.supervisor.environment import buffer_lines, prepare_environment
 from eps.core.types import Address
 from eps.errors import ConfigError
 from eps.storage.jobdir import JobDir
 
-#: What a process of a job can be.
-ROLES = (MASTER, "server", "worker")
 #: Exit code of a process that is not told what it must know.
 CANNOT_START = 2
 #: A runtime may have had them ignored or blocked.
@@ -58,13 +58,15 @@ _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}", re.ASCII)
 
 
-def context_of(environ: Mapping[str, str]) -> ContainerContext:
+def context_of(environ: Mapping[str, str], roles: Collection[str]) -> ContainerContext:
     """Return what the environment of a container says.
 
     Parameters
     ----------
     environ : mapping
         See the module.
+    roles : collection of str
+        What a process of the job can be: the roles that have an entry function.
 
     Raises
     ------
@@ -72,8 +74,8 @@ def context_of(environ: Mapping[str, str]) -> ContainerContext:
         Something is missing, or cannot be; the message names the variable, its value and the rule.
     """
     role = _value(environ, ROLE)
-    if role not in ROLES:
-        raise ConfigError(f"{ROLE} is {role!r}, but must be one of {', '.join(ROLES)}")
+    if role not in roles:
+        raise ConfigError(f"{ROLE} is {role!r}, but must be one of {', '.join(sorted(roles))}")
     container_id = _value(environ, CONTAINER_ID)
     if not _ID.fullmatch(container_id):
         raise ConfigError(
@@ -100,9 +102,9 @@ def context_of(environ: Mapping[str, str]) -> ContainerContext:
 
 
 def end_with(job: JobDir, scratch: Path) -> None:
-    """End this process as soon as nobody holds the job's lock: its supervisor has ended, however that came.
+    """End this process as soon as the job's lock is released: its supervisor has ended.
 
-    Its scratch space goes with it: whoever else would remove it has ended, or did so while files were still written.
+    It removes its scratch space: the process that would remove it has ended, or did so while files were still written.
 
     Raises
     ------
@@ -115,14 +117,14 @@ def end_with(job: JobDir, scratch: Path) -> None:
         raise ConfigError(f"{TIED} is set, but {job.lock} cannot be opened: {error.strerror}") from None
 
     def watch() -> None:
-        # Blocks while anybody has it for himself.
+        # Blocks while another process holds it exclusively.
         fcntl.flock(fd, fcntl.LOCK_SH)
         # The run that takes the lock next may have a container of the same name.
         gone = scratch.with_name(f".{scratch.name}-{os.getpid()}")
         with suppress(OSError):
             scratch.rename(gone)
         fcntl.flock(fd, fcntl.LOCK_UN)
-        print("eps.cluster.container: the job has ended: nobody holds its lock", file=sys.stderr)
+        print("eps.cluster.container: the job has ended: its lock was released", file=sys.stderr)
         shutil.rmtree(gone, ignore_errors=True)
         os._exit(1)
 
@@ -132,7 +134,7 @@ def end_with(job: JobDir, scratch: Path) -> None:
 def _value(environ: Mapping[str, str], name: str) -> str:
     value = environ.get(name, "")
     if not value:
-        raise ConfigError(f"{name} is not set: whoever starts this container must say it")
+        raise ConfigError(f"{name} is not set: the runtime that starts this container must set it")
     return value
 
 
@@ -155,9 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_environment(os.environ)
     buffer_lines()
     try:
-        context = context_of(os.environ)
-        if context.role not in entry_points:
-            raise ConfigError(f"{ROLE} is {context.role}, but no --entry says what that role runs")
+        context = context_of(os.environ, entry_points)
         if os.environ.get(TIED):
             job = JobDir(context.job_dir)
             end_with(job, job.scratch(context.container_id))

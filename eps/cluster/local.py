@@ -1,4 +1,4 @@
-"""Containers that are processes of this host, forked by the job's supervisor.  L2.
+"""Containers that are processes of this host, forked by the job's supervisor.
 
 Memory and cores of a request are not enforced: the processes share the host.
 """
@@ -17,9 +17,8 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from eps.cluster.api import ContainerEvent, ContainerRequest
-from eps.cluster.bell import Bell, Belled
-from eps.cluster.book import ContainerBook, Phase
-from eps.cluster.supervisor.protocol import (
+from eps.cluster.backend import ContainerLedger, Phase, Waitable, Wakeup
+from eps.cluster.supervisor.state import (
     MAX_BYTES,
     Beat,
     JobDone,
@@ -37,11 +36,11 @@ from eps.cluster.supervisor.protocol import (
 from eps.errors import ResourceError
 
 HOST = "localhost"
-#: A supervisor that leaves so much unread is told no more that it could do without.
+#: A supervisor that leaves so much unread gets no further beats.
 MOST_UNREAD_BYTES = 16 << 10
 
 
-class LocalResourceManager(Belled):
+class LocalResourceManager(Waitable):
     """The supervisor's channel as a :class:`~eps.cluster.api.ResourceManager`.
 
     Parameters
@@ -60,13 +59,13 @@ class LocalResourceManager(Belled):
     """
 
     def __init__(self, supervisor_fd: int, max_containers: int = 0, adopted: Mapping[str, int] | None = None) -> None:
-        self._book = ContainerBook(max_containers, adopted or ())
+        self._ledger = ContainerLedger(max_containers, adopted or ())
         self._channel = socket.socket(fileno=supervisor_fd)
         os.set_inheritable(self._channel.fileno(), False)
         self._lock = threading.Lock()
         self.adopted: Mapping[str, int] = dict(adopted or {})
         #: Rung when something has happened on this side of the channel.
-        self._bell = Bell(self._channel.fileno())
+        self._wakeup = Wakeup(self._channel.fileno())
         self._gone = False
         self._closed = False
         #: When all that had been said was read, as far as it is known.
@@ -78,7 +77,7 @@ class LocalResourceManager(Belled):
             self._check_open()
             # Before anything is noted: a request that cannot be said has not been made.
             encode(_launch_of(request))
-            self._launch(self._book.request(request))
+            self._launch(self._ledger.request(request))
             self._wake()
 
     def withdraw(self, container_id: str) -> bool:
@@ -91,13 +90,13 @@ class LocalResourceManager(Belled):
         with self._lock:
             if self._withdraw(container_id) or self._closed:
                 return
-            if self._book.is_there(container_id):
+            if self._ledger.is_there(container_id):
                 self._send(KillProcess(container_id, signals.SIGTERM))
 
     def kill(self, container_id: str, signal: int = signals.SIGKILL) -> None:
         """Send a container's process a signal, as failures do; harmless for one that is not running."""
         with self._lock:
-            if not self._closed and self._book.is_there(container_id):
+            if not self._closed and self._ledger.is_there(container_id):
                 self._send(KillProcess(container_id, signal))
 
     def poll(self) -> list[ContainerEvent]:
@@ -111,8 +110,8 @@ class LocalResourceManager(Belled):
         with self._lock:
             self._check_open()
             self._read()
-            events = self._book.take_events()
-            self._bell.hush()
+            events = self._ledger.take_events()
+            self._wakeup.clear()
             if self._gone and not events:
                 raise ResourceError("the supervisor is gone: its channel is closed")
             return events
@@ -137,7 +136,7 @@ class LocalResourceManager(Belled):
             return now_s - self._read_s
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
-        """Have the supervisor end whatever still runs, note how the job ended, and exit with ``exit_code``."""
+        """Have the supervisor end every process, note how the job ended, and exit with ``exit_code``."""
         with self._lock:
             self._check_open()
             self._send(JobDone(exit_code, state, reason[:4096]))
@@ -147,7 +146,7 @@ class LocalResourceManager(Belled):
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._bell.close()
+                self._wakeup.close()
                 self._channel.close()
 
     # ---- with the lock held
@@ -163,7 +162,7 @@ class LocalResourceManager(Belled):
         return found[0]
 
     def _withdraw(self, container_id: str) -> bool:
-        withdrawn = self._book.withdraw(container_id)
+        withdrawn = self._ledger.withdraw(container_id)
         if withdrawn:
             self._wake()
         return withdrawn
@@ -174,8 +173,8 @@ class LocalResourceManager(Belled):
 
     def _wake(self) -> None:
         """Let :meth:`wait` return where something has happened."""
-        if self._book.events and not self._closed:
-            self._bell.ring()
+        if self._ledger.events and not self._closed:
+            self._wakeup.notify()
 
     def _send(self, request: Request) -> None:
         try:
@@ -202,13 +201,13 @@ class LocalResourceManager(Belled):
     def _on_notice(self, notice: Notice) -> None:
         match notice:
             case ProcessLaunched(container_id, pid):
-                self._book.on_running(container_id, pid, HOST)
+                self._ledger.on_running(container_id, pid, HOST)
             case ProcessExited(container_id, code, signal):
-                self._launch(self._book.on_end(container_id, code, exit_reason(code, signal)))
+                self._launch(self._ledger.on_end(container_id, code, exit_reason(code, signal)))
             case RequestRefused(reason, container_id):
-                # A running one's refusal answers a kill that crossed with its end, which is said for itself.
-                if self._book.phase(container_id) is Phase.LAUNCHING:
-                    self._launch(self._book.on_end(container_id, None, f"was refused: {reason}"))
+                # A running one's refusal answers a kill that crossed with its end, which comes as ProcessExited.
+                if self._ledger.phase(container_id) is Phase.LAUNCHING:
+                    self._launch(self._ledger.on_end(container_id, None, f"was refused: {reason}"))
 
 
 def _launch_of(request: ContainerRequest) -> LaunchProcess:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from eps.cluster.supervisor.context import MASTER, SUPERVISOR
+from eps.cluster.supervisor.process import MASTER, SUPERVISOR
 
-#: Role -> ``module:function``, called with the process's :class:`~eps.cluster.supervisor.context.ContainerContext`.  It
+#: Role -> ``module:function``, called with the process's :class:`~eps.cluster.supervisor.process.ContainerContext`.  It
 #: returns an exit code, or None for 0; an exception is written to the container's log and ends the process with 1.
 #: That of the supervisor only prepares what all others share, before the first is forked.
 ENTRY_POINTS: dict[str, str] = {

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eps.cluster.supervisor.context import MASTER
+from eps.cluster.supervisor.process import MASTER
 from eps.errors import JobExistsError, JobFinishedError, StorageError
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir, readable, with_figures

@@ -42,7 +42,7 @@ from eps.storage.jobdir import JobDir
 from eps.system.logs import set_up_logging
 
 if TYPE_CHECKING:
-    from eps.cluster.supervisor.context import ContainerContext
+    from eps.cluster.supervisor.process import ContainerContext
 
 logger = logging.getLogger(__name__)
 

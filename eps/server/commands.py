@@ -14,7 +14,7 @@ from eps.core.server_state import ServerState
 from eps.errors import ProtocolError, TakenOverError
 from eps.net.messages import exchange as x
 from eps.net.messages.codec import membership_to_pb
-from eps.net.messages.lean import Lean
+from eps.net.messages.exchange import Lean
 from eps.pb import data_pb2 as pb
 from eps.server.arithmetic import Command
 from eps.server.checkpoint_writer import CheckpointWriter

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from eps.core import server_events as s
 from eps.core.types import Address, MemberId
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, TakenOverError
-from eps.net.arrays.api import Message
-from eps.net.arrays.peers import Peers
+from eps.net.arrays.api import Message, Peers
 
 logger = logging.getLogger(__name__)
 

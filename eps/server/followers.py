@@ -12,8 +12,7 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.server_state import ServerState
 from eps.core.types import Address, MemberId
-from eps.net.arrays.api import Message, Seal
-from eps.net.arrays.peers import Peers
+from eps.net.arrays.api import Message, Peers, Seal
 from eps.net.messages import exchange as x
 from eps.server.follower_stream import FollowerStream, Transfer
 from eps.server.partition_store import UpdateData

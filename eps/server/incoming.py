@@ -20,9 +20,8 @@ import numpy as np
 
 from eps.core import messages as m
 from eps.net.arrays.api import Message, Van
-from eps.net.arrays.arena import MOST_IDLE_BYTES
-from eps.net.arrays.memory import touch
-from eps.net.arrays.seals import Checksum
+from eps.net.arrays.frames import Checksum
+from eps.net.arrays.memory import MOST_IDLE_BYTES, touch
 from eps.server.partition_store import PartitionStore
 from eps.spec.runtime import Runtime
 
@@ -141,7 +140,7 @@ def take_in(message: Message, van: Van) -> tuple[list[np.ndarray], str]:
     arrays : list of ndarray
         Writable.  The first of float32, the parameters, lies where the van sends from with the fewest copies.
     checksum : str
-        That of :func:`eps.net.arrays.seals.checksum_of`: of what is kept, not of what was read, where it had to be
+        That of :func:`eps.net.arrays.frames.checksum_of`: of what is kept, not of what was read, where it had to be
         taken here, and else what was taken while it came.
     """
     arrays, arrived = message.arrays, "" if message.seal is None else message.seal.arrived

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 from eps.core import messages as m
 from eps.errors import EpsError, ProtocolError
-from eps.net.arrays.api import Message, ReplyTo
+from eps.net.arrays.api import TRAFFIC, Message, ReplyTo
 from eps.net.arrays.memory import raise_descriptor_limit, tune_malloc
 from eps.net.arrays.negotiated import NegotiatedVan
-from eps.net.arrays.traffic import TRAFFIC
-from eps.net.control.session import MemberSession, Patience, master_finder
+from eps.net.control.finder import master_finder
+from eps.net.control.session import MemberSession, Patience
 from eps.net.security.credentials import Security
 from eps.server.shell import ServerShell
 from eps.spec.runtime import Runtime
 from eps.system.logs import set_up_logging
 
 if TYPE_CHECKING:
-    from eps.cluster.supervisor.context import ContainerContext
+    from eps.cluster.supervisor.process import ContainerContext
 
 logger = logging.getLogger(__name__)
 

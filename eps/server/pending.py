@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from eps.core.types import Address
 from eps.errors import EpsError, ProtocolError
 from eps.net.arrays.api import Message, ReplyTo
-from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_reply, simple
-from eps.net.messages.lean import PLAIN, Lean
+from eps.net.messages.exchange import PLAIN, Lean, PullAnswer, PullPart, PushAnswer, PushPart, build_reply, simple
 from eps.pb import data_pb2 as pb
 from eps.server.partition_store import PartitionStore
 

@@ -20,8 +20,7 @@ from eps.core.membership import Membership
 from eps.core.server_state import ServerState
 from eps.core.types import Address, MemberId, Role
 from eps.errors import EpsError, ProtocolError, StorageError, TransferError
-from eps.net.arrays.api import Message, ReplyTo, Van
-from eps.net.arrays.peers import Peers
+from eps.net.arrays.api import Message, Peers, ReplyTo, Van
 from eps.net.messages import exchange as x
 from eps.net.messages.codec import results_from_pb
 from eps.pb import data_pb2 as pb

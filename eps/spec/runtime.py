@@ -27,7 +27,7 @@ from eps.ml.grid import Grid
 from eps.ml.layout import KeySpace
 from eps.ml.models import MODELS, Model, load_model
 from eps.ml.optim import Optimizer, OptimizerSettings, make_optimizer
-from eps.net.messages.lean import Lean
+from eps.net.messages.exchange import Lean
 from eps.spec.job_spec import DEFAULT_PARTITIONS, JobSpec
 from eps.storage.atomic import with_checksum
 from eps.storage.checkpoint import place_of

@@ -1,4 +1,4 @@
-"""``EPS_HOME``: where jobs live, and why a folder cannot be that.  L2."""
+"""``EPS_HOME``: where jobs live, and why a folder cannot be that."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def eps_home(environ: Mapping[str, str] = os.environ) -> Path:
     another = "set the environment variable EPS_HOME to another"
     check_own(home, "EPS_HOME", another)
     for name in _WITHIN:
-        # Whoever needs a folder says that something else is in its place.
+        # The code that needs a folder reports that something else is in its place.
         if (home / name).is_dir():
             check_own(home / name, f"{name} in EPS_HOME", another)
     return home
@@ -94,7 +94,7 @@ def make_home() -> None:
 
 
 def make_private(path: Path) -> None:
-    """Make a directory, and those of its parents that are missing, for this user alone, whatever the umask is.
+    """Make a directory, and those of its parents that are missing, for this user alone, with any umask.
 
     Raises
     ------

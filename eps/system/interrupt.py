@@ -24,7 +24,7 @@ _look: ContextVar[Callable[[], None]] = ContextVar("look", default=lambda: None)
 
 @contextmanager
 def noted() -> Iterator[None]:
-    """Note interrupts while this lasts; where somebody else handles them, or on another thread, nothing changes."""
+    """Note interrupts while this lasts; where another handler is set, or on another thread, nothing changes."""
     global _told
     _told = False
     is_main = threading.current_thread() is threading.main_thread()
@@ -102,13 +102,13 @@ def heed() -> None:
 
 
 def note() -> None:
-    """Note an interrupt where nobody would see the exception, as on another thread: :func:`check` raises it."""
+    """Note an interrupt where the exception would be lost, as on another thread: :func:`check` raises it."""
     global _told
     _told = True
 
 
 def let_go_of_closed() -> None:
-    """Let what is written to a pipe that nobody reads, or to a terminal that is gone, go nowhere without an error."""
+    """Drop what is written to a pipe without a reader, or to a terminal that is gone, without an error."""
     for stream in (sys.stdout, sys.stderr):
         # Of a test's, or of no process's, there is no descriptor.
         with suppress(OSError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""How the processes of a job write their logs: one line for each state change, on standard error.  L2.
+"""How the processes of a job write their logs: one line for each state change, on standard error.
 
 The supervisor sends standard error of each process to a file of its own; ``eps logs`` shows them.
 """
@@ -28,7 +28,7 @@ def set_up_logging() -> None:
 
 
 class LimitedLog:
-    """Warnings that strangers can cause: at most one in a while, so that nobody can fill the disk.  Thread-safe.
+    """Warnings that strangers can cause: at most one in a while, so that they cannot fill the disk.  Thread-safe.
 
     Parameters
     ----------

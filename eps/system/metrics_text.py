@@ -1,6 +1,6 @@
-"""Metrics in the text format that Prometheus reads.  L1.
+"""Metrics in the text format that Prometheus reads.
 
-A dozen lines in the place of a dependency: a metric here is a value of this moment, and nobody counts in between.
+A dozen lines in the place of a dependency: a metric here is a value of this moment, without counters in between.
 
 Source: Prometheus documentation, "Exposition formats" (text, version 0.0.4).
 """

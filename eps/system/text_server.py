@@ -1,8 +1,8 @@
-"""The HTTP server of all texts that EPS and H-scheduler show: metrics and pages.  L2.
+"""The HTTP server of all texts that EPS and H-scheduler show: metrics and pages.
 
-Whoever reaches a port may hold its connections, so they are bounded in number, time and size: a process that serves a
-page keeps its descriptors and threads for its own work.  A web page of another site cannot read what is served, even
-if its name is made to resolve to this host (DNS rebinding): the browser then sends that name as ``Host``.
+Any client that reaches a port may hold its connections, so they are bounded in number, time and size: a process that
+serves a page keeps its descriptors and threads for its own work.  A web page of another site cannot read what is
+served, even if its name is made to resolve to this host (DNS rebinding): the browser then sends that name as ``Host``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_CONNECTIONS = 64
 HEAD_S, HEAD_BYTES = 10.0, 16 << 10
 #: A client that has not taken its answer within so many seconds is disconnected.
 SEND_S = 30.0
-#: No connection lasts longer than this, whatever is sent on it.
+#: No connection lasts longer than this.
 CONNECTION_S = 60.0
 #: A browser asks again after so many seconds for a text that could not be made.
 RETRY_S = 2

@@ -1,4 +1,4 @@
-"""Threads that nobody waits for: of gRPC servers, and of what may hang.  L2."""
+"""Threads that the interpreter's exit does not wait for: of gRPC servers, and of calls that may hang."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ThreadPerCall(futures.Executor):
     """Gives every call a daemon thread of its own, which ends with it.
 
     Most calls of ours are streams that last as long as a member does.  A pool would let its n-th stream keep all later
-    calls waiting without a word; and the interpreter waits at its exit for the threads of a pool, whoever crashed.
+    calls waiting without a word; and the interpreter waits at its exit for the threads of a pool, also after a crash.
 
     Parameters
     ----------

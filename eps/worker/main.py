@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from eps.core import messages as m
 from eps.core.types import Address
 from eps.errors import EpsError, ProtocolError
-from eps.net.arrays.api import Message, ReplyTo
+from eps.net.arrays.api import TRAFFIC, Message, ReplyTo
 from eps.net.arrays.memory import raise_descriptor_limit, tune_malloc
 from eps.net.arrays.negotiated import NegotiatedVan
-from eps.net.arrays.traffic import TRAFFIC
-from eps.net.control.session import MemberSession, Patience, master_finder
+from eps.net.control.finder import master_finder
+from eps.net.control.session import MemberSession, Patience
 from eps.net.messages.exchange import simple
 from eps.net.security.credentials import Security
 from eps.spec.runtime import Runtime
@@ -29,7 +29,7 @@ from eps.worker.shell import WorkerShell, make_shell
 from eps.worker.transfers import TRANSFER_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from eps.cluster.supervisor.context import ContainerContext
+    from eps.cluster.supervisor.process import ContainerContext
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ import numpy as np
 from eps.core import messages as m
 from eps.core.types import MemberId
 from eps.errors import EpsError, ProtocolError
-from eps.net.arrays.api import Message, Van
-from eps.net.arrays.peers import Peers
+from eps.net.arrays.api import Message, Peers, Van
 from eps.net.messages.exchange import parse_header, simple
 from eps.worker.datasets import Datasets
 from eps.worker.loop import Reporter

@@ -17,11 +17,10 @@ from eps.core import messages as m
 from eps.core.types import Address, MemberId
 from eps.errors import EpsError, PeerUnavailableError, ProtocolError
 from eps.net.arrays.api import Connection, Van
+from eps.net.arrays.connection import Replies
 from eps.net.arrays.memory import give_back
-from eps.net.arrays.replies import Replies
 from eps.net.messages.codec import results_to_pb
-from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_exchange, parse_reply
-from eps.net.messages.lean import Lean
+from eps.net.messages.exchange import Lean, PullAnswer, PullPart, PushAnswer, PushPart, build_exchange, parse_reply
 from eps.pb import control_pb2
 
 logger = logging.getLogger(__name__)

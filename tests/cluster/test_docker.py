@@ -297,5 +297,5 @@ def test_a_real_container_ends_with_its_jobs_lock(docker: DockerResourceManager,
     told(docker, job, "stay")
     # As a supervisor that is killed outright.
     job[1].close()
-    last = "eps.cluster.container: the job has ended: nobody holds its lock"
+    last = "eps.cluster.container: the job has ended: its lock was released"
     assert until(docker, Exited) == Exited("c-1", 1, f"exited with code 1; the last line of its log: {last}")

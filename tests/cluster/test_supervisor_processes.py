@@ -15,8 +15,10 @@ import pytest
 
 import eps
 from eps.cluster.supervisor.__main__ import CANNOT_START
-from eps.cluster.supervisor.environment import PRELOAD
-from eps.cluster.supervisor.protocol import (
+from eps.cluster.supervisor.process import PRELOAD
+from eps.cluster.supervisor.start import kill_supervisor, start_supervisor, supervisor_environment
+from eps.cluster.supervisor.state import (
+    MOST_RESTARTS,
     Beat,
     JobDone,
     KillProcess,
@@ -24,8 +26,6 @@ from eps.cluster.supervisor.protocol import (
     ProcessExited,
     RequestRefused,
 )
-from eps.cluster.supervisor.start import kill_supervisor, start_supervisor, supervisor_environment
-from eps.cluster.supervisor.state import MOST_RESTARTS
 from eps.errors import DeadlineError
 from eps.storage.jobdir import JobDir, create_job_dir, jobs_dir
 from tests.fakes.supervised import DEADLINE_S, ENTRIES, SupervisedJob, Watch, accept, listen
@@ -179,7 +179,7 @@ def test_containers_find_the_preloaded_modules_and_no_threads(tmp_path: Path) ->
 
 def test_the_real_entry_points_leave_the_supervisor_single_threaded() -> None:
     code = (
-        "import os; from eps.cluster.supervisor.environment import *; from eps.job.entry_points import ENTRY_POINTS\n"
+        "import os; from eps.cluster.supervisor.process import *; from eps.job.entry_points import ENTRY_POINTS\n"
         "preload([*PRELOAD, *(e.partition(':')[0] for e in ENTRY_POINTS.values())]); print(num_threads())"
     )
     done = subprocess.run(

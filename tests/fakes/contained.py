@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from eps.cluster.supervisor.context import ContainerContext
+from eps.cluster.supervisor.process import ContainerContext
 
 
 def run_member(context: ContainerContext) -> int:

@@ -16,9 +16,9 @@ import numpy as np
 from eps.core.types import Address
 from eps.errors import ConfigError, DeadlineError, EpsError, PeerUnavailableError
 from eps.net.arrays.api import Handler, Limits, Message
-from eps.net.arrays.frames import check_message
-from eps.net.arrays.pending import PendingRequests, Reply, handle
-from eps.net.arrays.seals import sealed, unsealed
+from eps.net.arrays.connection import PendingRequests
+from eps.net.arrays.frames import check_message, sealed, unsealed
+from eps.net.arrays.sockets import Reply, handle
 from eps.net.calls.error_codec import decode_error, encode_error
 
 logger = logging.getLogger(__name__)

@@ -23,11 +23,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from eps.cluster.local import LocalResourceManager
-from eps.cluster.supervisor.context import ContainerContext
 from eps.cluster.supervisor.loop import HANDLED_SIGNALS
-from eps.cluster.supervisor.protocol import MAX_BYTES, LaunchProcess, ProcessLaunched, Request, decode, encode
+from eps.cluster.supervisor.process import ContainerContext
 from eps.cluster.supervisor.start import SupervisorHandle, start_supervisor
-from eps.cluster.supervisor.state import MEMBER_TIMEOUT_S
+from eps.cluster.supervisor.state import (
+    MAX_BYTES,
+    MEMBER_TIMEOUT_S,
+    LaunchProcess,
+    ProcessLaunched,
+    Request,
+    decode,
+    encode,
+)
 from eps.storage.jobdir import JobDir, create_job_dir
 from tests.fakes.records import note_settings
 

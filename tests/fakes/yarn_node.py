@@ -15,8 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from eps.cluster.supervisor.child import exit_with, load_entry
-from eps.cluster.supervisor.environment import PRELOAD, buffer_lines, preload, prepare_environment
+from eps.cluster.supervisor.process import PRELOAD, buffer_lines, exit_with, load_entry, preload, prepare_environment
 
 #: So that a container starts as quickly as a process of a supervisor does.
 MODULES = (

@@ -17,7 +17,7 @@ from eps.core.types import Address
 from eps.errors import PeerUnavailableError
 from eps.net.arrays.api import DTYPES, Connection, Message, ReplyTo
 from eps.net.arrays.frames import Kind, whole
-from eps.net.arrays.handshake import ANSWER_BYTES, CHALLENGE_BYTES, PROOF_BYTES, ConnectorHandshake, ListenerHandshake
+from eps.net.arrays.sockets import ANSWER_BYTES, CHALLENGE_BYTES, PROOF_BYTES, ConnectorHandshake, ListenerHandshake
 from eps.net.security.credentials import JobToken, Security
 
 DEADLINE_S = 20.0

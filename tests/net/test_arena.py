@@ -12,10 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from eps.net.arrays import arena as arena_module
+from eps.net.arrays import memory as arena_module
 from eps.net.arrays.api import MIB
-from eps.net.arrays.arena import MOST_SLAB_BLOCK_BYTES, SLAB_BYTES, Arena, Reader
-from eps.net.arrays.memory import give_back
+from eps.net.arrays.memory import MOST_SLAB_BLOCK_BYTES, SLAB_BYTES, Arena, Reader, give_back
 from tests.net.raw_peers import DEADLINE_S, shared_mappings
 
 #: A block of this size is a segment of its own.

@@ -9,7 +9,7 @@ import pytest
 
 from eps.errors import EpsError
 from eps.net.arrays.api import MIB, Limits, Message, ReplyTo
-from eps.net.arrays.replies import Replies
+from eps.net.arrays.connection import Replies
 from eps.net.arrays.sockets import SocketVan
 from tests.net.raw_peers import DEADLINE_S, TOKEN, nothing_left, still_works
 
@@ -53,7 +53,7 @@ def test_requests_and_replies_beyond_the_limits_of_both_ends_pass(way: str) -> N
             assert time.monotonic() - began_s < SOON_S
             # What was read on behalf of who waited is over: a call reads its own reply again.
             still_works(connection)
-            assert not connection._crowded
+            assert not connection.replies._blocked_senders
         except EpsError as error:
             pytest.fail(f"after {time.monotonic() - began_s:.1f} s: {error}")
         finally:

@@ -14,14 +14,22 @@ from typing import Any, BinaryIO
 import pytest
 
 from eps.errors import StorageError
-from eps.net.control import session
-from eps.net.control.finder import FIRST_PAUSE_S, GREATEST_PART, LEAST_PART, LONGEST_PAUSE_S, PATIENCE_S, Seldom
-from eps.net.control.session import MasterPlace, master_finder
+from eps.net.control import finder
+from eps.net.control.finder import (
+    FIRST_PAUSE_S,
+    GREATEST_PART,
+    LEAST_PART,
+    LONGEST_PAUSE_S,
+    PATIENCE_S,
+    MasterPlace,
+    Seldom,
+    master_finder,
+)
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import MASTER_FILE, JobDir
 from eps.storage.locations import RemotePath
 
-POLL_S = session.POLL_S
+POLL_S = finder.POLL_S
 
 
 class Store:
@@ -109,7 +117,7 @@ def test_a_look_asks_for_one_thing_and_not_for_long(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(RemotePath, "storage", opened)
     clock = Clock()
     monkeypatch.setattr("eps.net.control.finder.time.monotonic", clock)
-    monkeypatch.setattr(session, "Seldom", lambda look: Seldom(look, clock))
+    monkeypatch.setattr(finder, "Seldom", lambda look: Seldom(look, clock))
     job = JobDir(tmp_path)
     job.note(yarn={"shared": "hdfs://nn:8020/x/jobs/a9a-1"})
     find = master_finder(tmp_path)

@@ -15,9 +15,8 @@ from eps.core.types import Address
 from eps.errors import AuthenticationError, PeerUnavailableError, ProtocolError
 from eps.net.arrays.api import MIB, Connection, Limits, Message
 from eps.net.arrays.frames import FRAME_HEADER, MAGIC, VERSION, Kind, control
-from eps.net.arrays.handshake import ANSWER_BYTES, NONCE_BYTES, PROOF_BYTES, ConnectorHandshake
 from eps.net.arrays.negotiated import NegotiatedVan
-from eps.net.arrays.sockets import SocketVan
+from eps.net.arrays.sockets import ANSWER_BYTES, NONCE_BYTES, PROOF_BYTES, ConnectorHandshake, SocketVan
 from eps.net.security.credentials import NO_SECURITY
 from eps.pb import data_pb2 as pb
 from tests.net.raw_peers import (

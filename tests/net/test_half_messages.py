@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from eps.errors import DeadlineError, PeerUnavailableError
-from eps.net.arrays import requester, stream, wires
+from eps.net.arrays import connection, reader, wires
 from eps.net.arrays.api import MIB, Connection, Limits, Message
+from eps.net.arrays.connection import Replies
 from eps.net.arrays.frames import Kind
-from eps.net.arrays.replies import Replies
+from eps.net.arrays.reader import StreamReader
 from eps.net.arrays.sockets import SocketVan
-from eps.net.arrays.stream import StreamReader
 from tests.net.raw_peers import (
     DEADLINE_S,
     TOKEN,
@@ -47,13 +47,13 @@ LOST_S = 0.3
 
 @pytest.fixture
 def short_stall(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (wires, stream, requester):
+    for module in (wires, reader, connection):
         monkeypatch.setattr(module, "STALL_S", STALL_S)
 
 
 @pytest.fixture
 def shorter_stall(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (wires, stream, requester):
+    for module in (wires, reader, connection):
         monkeypatch.setattr(module, "STALL_S", LOST_S)
 
 

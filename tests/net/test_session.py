@@ -19,7 +19,8 @@ from eps.core.types import Address
 from eps.errors import EpsError, PeerUnavailableError
 from eps.master.sessions import Sessions
 from eps.net.calls.call import serve, stop
-from eps.net.control.session import MasterPlace, MemberSession, Patience
+from eps.net.control.finder import MasterPlace
+from eps.net.control.session import MemberSession, Patience
 from eps.net.messages.codec import order_to_pb
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import MemberSessionServicer, add_MemberSessionServicer_to_server
@@ -224,8 +225,8 @@ def test_a_member_says_which_order_it_has_heard_last_to_the_next_master(cast: Ca
     member.ordered.wait(bool)
     # Of what it was not told it knows nothing.
     first.steps = 11
-    beats = member.session._heard_s
-    wait_for(lambda: member.session._heard_s > beats, DEADLINE_S, "a sign of life")
+    beats = member.session._inbox.heard_s
+    wait_for(lambda: member.session._inbox.heard_s > beats, DEADLINE_S, "a sign of life")
     first.die()
     second = cast(StandIn(2))
     member.place = second.place
@@ -302,8 +303,8 @@ def test_all_that_a_master_says_is_of_the_generation_that_its_state_has(cast: Ca
     assert member.welcome().generation == 3
     master.sessions.send("worker-1", m.AbortPlan(1))
     assert member.ordered.wait(bool) == [m.AbortPlan(1)]
-    beats = member.session._heard_s
-    wait_for(lambda: member.session._heard_s > beats, DEADLINE_S, "a sign of life")
+    beats = member.session._inbox.heard_s
+    wait_for(lambda: member.session._inbox.heard_s > beats, DEADLINE_S, "a sign of life")
     assert member.session.generation == 3
 
 
@@ -429,7 +430,8 @@ def test_a_process_that_is_there_although_its_container_has_ended_is_told_to_end
 _PROCESS = """
 import sys, threading
 from eps.core.types import Address
-from eps.net.control.session import MasterPlace, MemberSession
+from eps.net.control.finder import MasterPlace
+from eps.net.control.session import MemberSession
 
 address, over = sys.argv[1], threading.Event()
 session = MemberSession(address, "container-1", Address("127.0.0.1", 1), 7, find=lambda: MasterPlace(address, 1))

@@ -19,9 +19,9 @@ import pytest
 
 from eps.core.types import Address
 from eps.errors import DeadlineError, PeerUnavailableError
-from eps.net.arrays import arena as arena_module
+from eps.net.arrays import memory as arena_module
 from eps.net.arrays.api import MIB, Connection, Handler, Limits, Listener, Message, ReplyTo
-from eps.net.arrays.arena import SLAB_BYTES, Arena, Reader, Segment
+from eps.net.arrays.memory import SLAB_BYTES, Arena, Reader, Segment
 from eps.net.arrays.sockets import SocketVan
 from tests.net.raw_peers import (
     DEADLINE_S,

@@ -16,8 +16,7 @@ from eps.core.types import Address
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, PlanError
 from eps.net.arrays.api import MIB, Connection, Limits, Listener, Message, ReplyTo
 from eps.net.arrays.frames import Kind
-from eps.net.arrays.handshake import ANSWER_BYTES, ConnectorHandshake
-from eps.net.arrays.sockets import SocketVan
+from eps.net.arrays.sockets import ANSWER_BYTES, ConnectorHandshake, SocketVan
 from eps.net.arrays.wires import PlainWire
 from eps.net.arrays.writer import Part, StreamWriter
 from eps.net.security.certificates import make_certificates

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from eps.net.arrays.api import MIB, Handler, Limits, Listener, Message, ReplyTo, Van
+from eps.net.arrays.connection import Replies
 from eps.net.arrays.frames import Kind
-from eps.net.arrays.replies import Replies
 from eps.net.arrays.sockets import SocketVan
 from tests.net.raw_peers import (
     DEADLINE_S,

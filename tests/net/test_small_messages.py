@@ -12,9 +12,9 @@ import pytest
 
 from eps.errors import DeadlineError, FrameError, PeerUnavailableError, ProtocolError
 from eps.net.arrays.api import ALIGNMENT_BYTES, DTYPES, MIB, Limits, Message
+from eps.net.arrays.connection import PendingRequests, Waiting
 from eps.net.arrays.frames import Kind, SmallFrames
-from eps.net.arrays.pending import PendingRequests, Waiting
-from eps.net.arrays.stream import StreamReader
+from eps.net.arrays.reader import StreamReader
 from eps.net.arrays.wires import PlainWire
 from eps.net.arrays.writer import StreamWriter
 from tests.net.raw_peers import DEADLINE_S, Pieces, frame_of, receive

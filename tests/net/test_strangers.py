@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from eps.net.arrays.sockets import SocketVan, peer_uid
+from eps.net.arrays.sockets import SocketVan
+from eps.net.arrays.wires import peer_of
 from eps.net.security.certificates import make_certificates
 from eps.net.security.credentials import Security, TlsFiles
 from eps.system.logs import LimitedLog
@@ -103,9 +104,9 @@ def test_a_limited_log_says_how_many_warnings_it_kept_back(caplog: pytest.LogCap
 def test_the_user_of_a_unix_peer_is_known() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert peer_uid(ours) == os.geteuid()
+        assert peer_of(ours) == (os.getpid(), os.geteuid())
     with socket.socket(socket.AF_INET) as sock:
-        assert peer_uid(sock) is None
+        assert peer_of(sock) is None
 
 
 @pytest.mark.parametrize("way", ["unix", "shm"])

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from eps.errors import PeerUnavailableError
-from eps.net.arrays import tls_wire
+from eps.net.arrays import wires
 from eps.net.arrays.api import Limits
-from eps.net.arrays.wires import advanced
+from eps.net.arrays.wires import TlsWire, advanced
 from eps.net.arrays.writer import StreamWriter
 from eps.net.security.certificates import make_certificates
 from eps.net.security.credentials import TLS_NAME, Security, TlsFiles
@@ -51,7 +51,7 @@ def ends(tmp_path: Path) -> tuple[ssl.SSLSocket, ssl.SSLSocket]:
 def test_a_slow_link_is_alive_as_long_as_something_passes(
     ends: tuple[ssl.SSLSocket, ssl.SSLSocket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_wire, "STALL_S", STALL_S)
+    monkeypatch.setattr(wires, "STALL_S", STALL_S)
     sock, peer = ends
     content = bytes(range(256)) * (8 << 10)
     found = bytearray()
@@ -62,7 +62,7 @@ def test_a_slow_link_is_alive_as_long_as_something_passes(
             found.extend(peer.recv(16 << 10))
             pause.wait(0.02)
 
-    wire = tls_wire.wire_of(sock)
+    wire = TlsWire(sock)
     # Little fits in between: the wire has to wait for the peer, longer for each of its pieces than a stall may be.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
     began_s = time.monotonic()
@@ -84,9 +84,9 @@ def test_a_slow_link_is_alive_as_long_as_something_passes(
 def test_a_peer_that_takes_nothing_is_lost(
     ends: tuple[ssl.SSLSocket, ssl.SSLSocket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_wire, "STALL_S", STALL_S)
+    monkeypatch.setattr(wires, "STALL_S", STALL_S)
     sock, peer = ends
-    wire = tls_wire.wire_of(sock)
+    wire = TlsWire(sock)
     with peer, pytest.raises(TimeoutError):
         while True:
             wire.send_some([bytes(1 << 20)])
@@ -97,7 +97,7 @@ def test_a_wire_that_is_closed_meanwhile_has_lost_its_peer(
     ends: tuple[ssl.SSLSocket, ssl.SSLSocket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sock, peer = ends
-    wire = tls_wire.wire_of(sock)
+    wire = TlsWire(sock)
     # Its descriptor is given back between a call of OpenSSL and the wait for the socket.
     monkeypatch.setattr(wire, "_sock", WithoutDescriptor(sock))
     with peer:
@@ -111,7 +111,7 @@ def test_a_wire_that_is_closed_meanwhile_has_lost_its_peer(
 
 def test_a_wire_receives_with_the_patience_that_it_is_given(ends: tuple[ssl.SSLSocket, ssl.SSLSocket]) -> None:
     sock, peer = ends
-    wire = tls_wire.wire_of(sock)
+    wire = TlsWire(sock)
     wire.wait_at_most(0.05)
     into = memoryview(bytearray(10))
     with peer:
@@ -125,7 +125,7 @@ def test_a_wire_receives_with_the_patience_that_it_is_given(ends: tuple[ssl.SSLS
 
 def test_what_does_not_leave_at_once_leaves_later_and_in_order(ends: tuple[ssl.SSLSocket, ssl.SSLSocket]) -> None:
     sock, peer = ends
-    wire = tls_wire.wire_of(sock)
+    wire = TlsWire(sock)
     writer = StreamWriter(wire, Limits(), "eps-van-test", lambda reason: None)
     peer.settimeout(DEADLINE_S)
     assert writer.send_frame(b"at once")

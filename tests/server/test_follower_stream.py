@@ -10,8 +10,7 @@ import pytest
 from eps.core import server_events as s
 from eps.core.types import Address
 from eps.errors import DeadlineError, PlanError, TakenOverError
-from eps.net.arrays.api import Connection, Listener, Message, ReplyTo
-from eps.net.arrays.peers import Peers
+from eps.net.arrays.api import Connection, Listener, Message, Peers, ReplyTo
 from eps.server import follower_stream
 from eps.server.follower_stream import FollowerStream, Transfer
 from eps.system.waits import wait_for

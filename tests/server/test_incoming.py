@@ -11,7 +11,7 @@ import pytest
 from eps.core import messages as m
 from eps.net.arrays import memory
 from eps.net.arrays.api import Message
-from eps.net.arrays.seals import checksum_of
+from eps.net.arrays.frames import checksum_of
 from eps.net.arrays.sockets import SHARED_MEMORY, SocketVan
 from eps.server.incoming import Preparations, take_in
 from eps.spec.job_spec import JobSpec

@@ -21,7 +21,7 @@ from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.errors import EpsError, TakenOverError
 from eps.net.arrays.api import Message, Seal
-from eps.net.arrays.seals import checksum_of
+from eps.net.arrays.frames import checksum_of
 from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_exchange, parse_reply, simple
 from eps.server.initial import initial_values
 from eps.server.partition_store import PartitionStore

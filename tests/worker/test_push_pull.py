@@ -22,6 +22,7 @@ from eps.errors import DeadlineError, PeerUnavailableError, ProtocolError
 from eps.net.arrays.api import Connection, Message, ReplyTo
 from eps.net.messages.codec import membership_to_pb
 from eps.net.messages.exchange import (
+    PLAIN,
     PullAnswer,
     PullPart,
     PushAnswer,
@@ -30,7 +31,6 @@ from eps.net.messages.exchange import (
     parse_exchange,
     parse_header,
 )
-from eps.net.messages.lean import PLAIN
 from eps.pb import data_pb2 as pb
 from eps.worker.plane import Progress
 from eps.worker.push_pull import CALM_S, MESSAGE_BYTES, RETRY_S, Patience, PushPull, PushPullExchange

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from eps.cluster.supervisor.context import MASTER, ContainerContext
+from eps.cluster.supervisor.process import MASTER, ContainerContext
 from eps.job.entry_points import ENTRY_POINTS
 from tools.chaos.evictor import FOLDER, EvictingResourceManager
 from tools.chaos.trap import ENVIRONMENT, Traps, parse

@@ -13,7 +13,7 @@ from pathlib import Path
 from eps._version import __version__
 from eps.cli.commands.finding import find
 from eps.cli.exits import EXIT_OK
-from eps.cluster.supervisor.context import MASTER
+from eps.cluster.supervisor.process import MASTER
 from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailableError, RpcError
 from eps.job.display import STOPPED_STATES, status_text
 from eps.job.status import application_id_of, attempt_of, member_of, silence_of, waiting_status

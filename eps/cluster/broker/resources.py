@@ -1,4 +1,4 @@
-"""Containers of an application that a job shares with others: the side of the job's master.  L2.
+"""Containers of an application that a job shares with others: the side of the job's master.
 
 Who really holds them is the application's master (:mod:`eps.cluster.broker.service`), on the same host; the job's
 master is a process that a supervisor forked, as of a local job.
@@ -22,9 +22,9 @@ from eps.cluster.api import (
     Exited,
     ResourceManager,
 )
+from eps.cluster.backend import SupervisedManager
 from eps.cluster.broker.calls import BrokerLine
 from eps.cluster.broker.share import EndContainers, KillContainer, ReleaseContainer, WantContainer, Wish
-from eps.cluster.supervised import SupervisedManager
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ResourceError
 from eps.net.security.credentials import Security
 from eps.storage.jobdir import JobDir
@@ -68,7 +68,7 @@ class BrokeredResourceManager(SupervisedManager):
         self._line = line
         self._session = secrets.token_hex(8)
         self.adopted: Mapping[str, int] = self._open()
-        #: The lock; nobody asks another process while it is held.
+        #: The lock; no call to another process is made while it is held.
         self._changed = threading.Condition()
         super().__init__(self._changed, supervisor)
         self._used = set(self.adopted)
@@ -118,28 +118,28 @@ class BrokeredResourceManager(SupervisedManager):
                 self._wish(KillContainer(container_id))
 
     def room(self) -> Mapping[str, int]:
-        """Return nothing: who has the application decides who of its jobs gets what."""
+        """Return nothing: the application's owner decides which of its jobs gets what."""
         return {}
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
-        """Give back whatever still runs, and tell the supervisor how the job ended."""
+        """Release every container, and tell the supervisor how the job ended."""
         if self._supervisor is not None:
             self._supervisor.beat(NO_NEWS, 2 * END_S)
         with self._changed:
             self._check_open()
             self._wish(EndContainers())
-            # One that does not answer ends them with the application, or when the job is told to have ended.
+            # One that does not answer ends them with the application, or when the job's end is reported.
             self._changed.wait_for(lambda: not self._wishes or bool(self._gone), END_S)
         if self._supervisor is not None:
             self._supervisor.end_job(exit_code, state, reason)
 
     def close(self) -> None:
-        """Let go of the broker; harmless when repeated.  Containers are left as they are."""
+        """Disconnect from the broker; harmless when repeated.  Containers are left as they are."""
         with self._changed:
             if self._closed.is_set():
                 return
             self._closed.set()
-            self._bell.close()
+            self._wakeup.close()
             self._changed.notify_all()
         self._line.close()
         for thread in self._threads:
@@ -171,7 +171,7 @@ class BrokeredResourceManager(SupervisedManager):
     def _note(self, events: list[ContainerEvent]) -> None:
         if events and not self._closed.is_set():
             self._events += events
-            self._bell.ring()
+            self._wakeup.notify()
 
     def _take(self, event: ContainerEvent) -> list[ContainerEvent]:
         """Take an event in; return it unless it is of a container that has ended for the job master."""
@@ -231,13 +231,13 @@ class BrokeredResourceManager(SupervisedManager):
                     self._note(self._take(event))
 
     def _is_over(self, error: EpsError) -> bool:
-        """Return whether there is nobody to speak to any more; wait a moment where there may be."""
+        """Return whether the broker is gone; wait a moment where it may come back."""
         with self._changed:
             if self._closed.is_set():
                 return True
             if not isinstance(error, PeerUnavailableError | DeadlineError):
                 self._gone = self._gone or str(error)
-                self._bell.ring()
+                self._wakeup.notify()
                 self._changed.notify_all()
                 return True
             # Until it is closed: nothing else ends the wait.

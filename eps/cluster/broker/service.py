@@ -1,4 +1,4 @@
-"""One resource manager for several jobs: the side of whoever holds the containers.  L2.
+"""One resource manager for several jobs: the side of the process that holds the containers.
 
 Each job's master speaks to a desk of its own, which only processes of this job reach, and sees nothing of the others
 (:mod:`eps.cluster.broker.resources` is its end).  A job cannot have more containers than the scheduler grants it.
@@ -15,24 +15,31 @@ from collections.abc import Callable, Mapping, Sequence
 import grpc
 
 from eps.cluster.api import ContainerEvent, ContainerRequest, Exited, ResourceManager
-from eps.cluster.broker.calls import serve_desk
-from eps.cluster.broker.share import KillContainer, Order, ReleaseContainer, Share, WantContainer, Wish
+from eps.cluster.broker.calls import event_to_pb, wish_from_pb
+from eps.cluster.broker.share import KillContainer, Order, ReleaseContainer, Share, WantContainer
 from eps.core.types import Address
 from eps.errors import ConfigError, EpsError, ResourceError, TakenOverError
-from eps.net.calls.call import stop
+from eps.net.calls.call import serve, stop
 from eps.net.security.credentials import Security
+from eps.pb import broker_pb2 as pb
+from eps.pb.broker_pb2_grpc import ContainerBrokerServicer, add_ContainerBrokerServicer_to_server
 
 logger = logging.getLogger(__name__)
 
 #: Closing is noticed within this.
 LOOK_S = 0.2
-#: A master that waits for news is answered within this, whatever it asks for.
+#: A master that waits for news is answered within this at most.
 MOST_WAIT_S = 30.0
+#: Calls of one job's masters at the same time.
+MOST_CALLS = 16
 _STOP_GRACE_S = 0.5
 
 
-class _JobDesk:
-    """Implements :class:`eps.cluster.broker.calls.Desk`."""
+class _JobDesk(ContainerBrokerServicer):
+    """Where one job's masters, one after the other, ask for containers.
+
+    All but :meth:`Open` raise TakenOverError where another master has come since.
+    """
 
     def __init__(self, broker: Broker, share: Share) -> None:
         self.share = share
@@ -44,24 +51,33 @@ class _JobDesk:
         self._told: list[ContainerEvent] = []
         self._first = 1
 
-    def open(self, session: str) -> Mapping[str, int]:
+    def Open(self, request: pb.OpenContainersRequest, context: grpc.ServicerContext) -> pb.OpenContainersReply:
+        """Take a new master; return the containers that run already -> pid."""
         with self._broker.changed:
             self._check(self._session)
-            self._session, self._wished, self._told, self._first = session, 0, [], 1
+            self._session, self._wished, self._told, self._first = request.session, 0, [], 1
             adopted, orders = self.share.begin(time.monotonic())
             self._broker.carry_out(self.share, orders)
             self._broker.changed.notify_all()
-            return adopted
+            return pb.OpenContainersReply(adopted=dict(adopted))
 
-    def wish(self, session: str, wishes: Sequence[tuple[int, Wish]]) -> None:
+    def Wish(self, request: pb.WishContainersRequest, context: grpc.ServicerContext) -> pb.WishContainersReply:
+        """Take wishes with their numbers, those that were taken before once only."""
+        wishes = [(each.number, wish_from_pb(each)) for each in request.wishes]
         with self._broker.changed:
-            self._check(session)
+            self._check(request.session)
             for number, wish in wishes:
                 if number > self._wished:
                     self._wished = number
                     self._broker.carry_out(self.share, self.share.take(wish))
+        return pb.WishContainersReply()
 
-    def hear(self, session: str, after: int, wait_s: float) -> Sequence[tuple[int, ContainerEvent]]:
+    def Hear(self, request: pb.HearContainersRequest, context: grpc.ServicerContext) -> pb.HearContainersReply:
+        """Return the events after a number, as soon as there is one; none at the end of the wait."""
+        found = self._hear(request.session, request.after, request.wait_s)
+        return pb.HearContainersReply(news=[event_to_pb(number, event) for number, event in found])
+
+    def _hear(self, session: str, after: int, wait_s: float) -> list[tuple[int, ContainerEvent]]:
         until_s = time.monotonic() + min(wait_s, MOST_WAIT_S)
         with self._broker.changed:
             while True:
@@ -79,7 +95,7 @@ class _JobDesk:
                 self._broker.changed.wait(left_s)
 
     def close(self) -> None:
-        """Let nobody in any more; with the lock held."""
+        """Refuse further calls; with the lock held."""
         self._is_closed = True
         self._broker.changed.notify_all()
 
@@ -96,9 +112,7 @@ class Broker:
     Parameters
     ----------
     manager : ResourceManager
-        Of nobody else; not closed with this object.
-    name : callable, optional
-        Number from 1 -> the id under which a container is asked for; by default as job masters make them.
+        Used by no other object; not closed with this one.
     role_of : callable, optional
         (job, role) -> the role as which a container is asked for; by default the job's own.
 
@@ -113,11 +127,10 @@ class Broker:
     def __init__(
         self,
         manager: ResourceManager,
-        name: Callable[[int], str] = "container-{:04d}".format,
         role_of: Callable[[str, str], str] = lambda job, role: role,
     ) -> None:
         self._manager = manager
-        self._name, self._role_of = name, role_of
+        self._role_of = role_of
         self._numbers = itertools.count(1)
         self.changed = threading.Condition()
         self.gone = ""
@@ -143,7 +156,8 @@ class Broker:
         lease = self._leases.get(job, 0) if self._is_leased else None
         share = Share(
             job,
-            lambda: self._name(next(self._numbers)),
+            # As job masters name them.
+            lambda: f"container-{next(self._numbers):04d}",
             lambda role: self._role_of(job, role),
             max_containers,
             lease,
@@ -154,7 +168,11 @@ class Broker:
                 raise ConfigError(f"job {job!r} has containers of this application already")
             self._desks[job] = desk
         try:
-            self._servers[job], address = serve_desk(desk, security)
+            self._servers[job], address = serve(
+                lambda server: add_ContainerBrokerServicer_to_server(desk, server),
+                max_workers=MOST_CALLS,
+                security=security,
+            )
         except EpsError:
             with self.changed:
                 del self._desks[job]
@@ -196,7 +214,7 @@ class Broker:
         self._thread.join(2 * LOOK_S)
 
     def carry_out(self, share: Share, orders: Sequence[Order]) -> None:
-        """Pass on what a share wants; with the lock held.  None of it waits for anybody."""
+        """Pass on what a share wants; with the lock held.  Nothing of it blocks."""
         waiting = list(orders)
         while waiting:
             match waiting.pop(0):
@@ -215,7 +233,7 @@ class Broker:
         try:
             self._manager.request(request)
         except ResourceError as error:
-            # If there are none for anybody any more, the thread that listens finds out.
+            # If the resource manager is gone for good, the thread that listens finds out.
             del self._owners[request.container_id]
             return share.on_event(Exited(request.container_id, None, f"was refused: {error}"), time.monotonic())
         return []

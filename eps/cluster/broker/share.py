@@ -1,4 +1,4 @@
-"""What one job has of the containers of an application that several jobs share.  Pure; for one thread.  L2.
+"""What one job has of the containers of an application that several jobs share.  Pure; for one thread.
 
 Wishes of the job's master come in, and events about containers; out come events for the master, and orders to whoever
 really holds the containers, who knows each under a name that no other job's container has.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from eps.cluster.api import WITHDRAWN, ContainerEvent, ContainerRequest, EvictionWarning, Exited, Running
-from eps.cluster.supervisor.context import CONTAINER_ID, ROLE
+from eps.cluster.supervisor.process import CONTAINER_ID, ROLE
 from eps.errors import ConfigError
 
 
@@ -112,7 +112,7 @@ class Share:
     def begin(self, now_s: float) -> tuple[dict[str, int], list[Order]]:
         """Take a new master: it counts on what runs, and on nothing else; return container -> pid of that, and orders.
 
-        Whatever the one before asked for and has not got is given back: whoever needs it asks again.  What the one
+        What the master before asked for and was not granted is withdrawn: the next one asks again.  What the one
         before was warned of, the new one is warned of, with the time that is left.
         """
         self._waiting.clear()

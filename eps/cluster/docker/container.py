@@ -1,4 +1,4 @@
-"""A worker or server as a container of Docker: what the engine is asked for, and what it is known by.  L2."""
+"""A worker or server as a container of Docker: what the engine is asked for, and what it is known by."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any
 
 from eps.cluster.api import ContainerRequest
 from eps.cluster.docker.engine import Found
-from eps.cluster.supervisor.context import CONTAINER_ID, HOST, JOB_DIR, ROLE, TIED
-from eps.cluster.supervisor.environment import passed_on
+from eps.cluster.supervisor.process import CONTAINER_ID, HOST, JOB_DIR, ROLE, TIED, passed_on
 from eps.errors import EpsError
 from eps.storage.jobdir import JobDir
 
@@ -72,7 +71,7 @@ class JobLabels:
         StorageError
             Its token cannot be read.
         """
-        # A run has a token of its own, of which nobody learns anything by this.
+        # A run has a token of its own, of which this reveals nothing.
         digest = hashlib.sha256(f"eps containers {job.read_token()}".encode())
         return cls(job.path, digest.hexdigest()[:12], _boot())
 

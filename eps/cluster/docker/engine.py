@@ -1,4 +1,4 @@
-"""The part of the Docker SDK that EPS uses, with our errors: the one place that speaks to the engine.  L2.
+"""The part of the Docker SDK that EPS uses, with our errors: the one place that speaks to the engine.
 
 The engine is found as the ``docker`` command finds it: by ``DOCKER_HOST``, else at its usual socket.
 """

@@ -1,4 +1,4 @@
-"""Containers of one Docker host: one for each worker and server.  L2.
+"""Containers of one Docker host: one for each worker and server.
 
 The job master stays a process of this host, forked by the job's supervisor; what it starts here shares the host's
 network and process ids, and sees the job's directory at the same path.  An image gives the file system; the engine
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.cluster.api import NO_NEWS, ContainerEvent, ContainerRequest, ResourceManager
-from eps.cluster.book import ContainerBook, Phase
+from eps.cluster.backend import ContainerLedger, Phase, SupervisedManager
 from eps.cluster.docker.container import (
     CHECK_IMAGE,
     CONTAINER,
@@ -37,8 +37,7 @@ from eps.cluster.docker.container import (
     build_container,
 )
 from eps.cluster.docker.engine import TIMEOUT_S, DockerEngine, EngineSilentError, Found, Process, engine_host
-from eps.cluster.supervised import SupervisedManager
-from eps.cluster.supervisor.protocol import exit_reason
+from eps.cluster.supervisor.state import exit_reason
 from eps.errors import EpsError, ResourceError
 from eps.storage.jobdir import JobDir
 
@@ -133,7 +132,7 @@ class DockerResourceManager(SupervisedManager):
         self._labels = JobLabels.of(job)
         found = engine.find(JOB)
         self.adopted: Mapping[str, int] = _pids(engine, found, self._labels)
-        self._book = ContainerBook(max_containers, self.adopted)
+        self._ledger = ContainerLedger(max_containers, self.adopted)
         super().__init__(threading.Lock(), supervisor)
         #: What was asked for, by container.
         self._requests: dict[str, ContainerRequest] = {}
@@ -156,7 +155,7 @@ class DockerResourceManager(SupervisedManager):
         """Ask for a container; see :class:`~eps.cluster.api.ResourceManager`."""
         with self._lock:
             self._check_open()
-            granted = self._book.request(request)
+            granted = self._ledger.request(request)
             self._requests[request.container_id] = request
             self._launch(granted)
             self._wake()
@@ -164,14 +163,14 @@ class DockerResourceManager(SupervisedManager):
     def withdraw(self, container_id: str) -> bool:
         """Take a request back that has not been granted; return whether that was so."""
         with self._lock:
-            withdrawn = self._book.withdraw(container_id)
+            withdrawn = self._ledger.withdraw(container_id)
             self._wake()
             return withdrawn
 
     def release(self, container_id: str) -> None:
         """Give a container back by id; harmless for one that has ended or is unknown."""
         with self._lock:
-            if not self._book.withdraw(container_id) and self._book.is_there(container_id):
+            if not self._ledger.withdraw(container_id) and self._ledger.is_there(container_id):
                 # Neither a kill nor the time of one is put off.
                 self._to_end.setdefault(container_id, (signals.SIGTERM, 0.0))
                 self._look_now.set()
@@ -180,7 +179,7 @@ class DockerResourceManager(SupervisedManager):
     def kill(self, container_id: str) -> None:
         """End a container's process at once; harmless for one that is not running."""
         with self._lock:
-            if self._book.is_there(container_id):
+            if self._ledger.is_there(container_id):
                 self._to_end[container_id] = (signals.SIGKILL, 0.0)
                 self._look_now.set()
 
@@ -189,7 +188,7 @@ class DockerResourceManager(SupervisedManager):
         return {}
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
-        """End whatever still runs, and tell the supervisor how the job ended."""
+        """End every container, and tell the supervisor how the job ended."""
         with self._lock:
             self._check_open()
             self._ending = True
@@ -204,12 +203,12 @@ class DockerResourceManager(SupervisedManager):
             self._supervisor.end_job(exit_code, state, reason)
 
     def close(self) -> None:
-        """Let go of the engine; harmless when repeated."""
+        """Disconnect from the engine; harmless when repeated."""
         with self._lock:
             if self._closed.is_set():
                 return
             self._closed.set()
-            self._bell.close()
+            self._wakeup.close()
         self._look_now.set()
         self._launchers.shutdown(wait=False, cancel_futures=True)
         self._thread.join(RETRY_S)
@@ -222,11 +221,11 @@ class DockerResourceManager(SupervisedManager):
     # ---- with the lock held
 
     def _take_events(self) -> list[ContainerEvent]:
-        return self._book.take_events()
+        return self._ledger.take_events()
 
     def _wake(self) -> None:
-        if self._book.events and not self._closed.is_set():
-            self._bell.ring()
+        if self._ledger.events and not self._closed.is_set():
+            self._wakeup.notify()
 
     def _launch(self, granted: Iterable[ContainerRequest]) -> None:
         for request in granted:
@@ -259,7 +258,7 @@ class DockerResourceManager(SupervisedManager):
         with self._lock:
             self._started[container_id] = time.monotonic()
             if pid:
-                self._book.on_running(container_id, pid, THIS_HOST)
+                self._ledger.on_running(container_id, pid, THIS_HOST)
             self._wake()
         self._look_now.set()
         if self._ending:
@@ -280,9 +279,9 @@ class DockerResourceManager(SupervisedManager):
     def _on_end(self, container_id: str, code: int | None, reason: str, taken: bool = False) -> None:
         with self._lock:
             # A job that ends for want of the engine asks for no other container.
-            if self._closed.is_set() or self._gone or not self._book.is_there(container_id):
+            if self._closed.is_set() or self._gone or not self._ledger.is_there(container_id):
                 return
-            granted = self._book.on_end(container_id, code, reason, taken)
+            granted = self._ledger.on_end(container_id, code, reason, taken)
             self._started.pop(container_id, None)
             self._to_end.pop(container_id, None)
             self._launch(granted)
@@ -315,7 +314,7 @@ class DockerResourceManager(SupervisedManager):
             if silent_s >= self._settings.engine_timeout_s and not self._gone and not self._closed.is_set():
                 self._gone = _silent_too_long(silent_s, self._settings, self._job)
                 logger.error("M %s", self._gone)
-                self._bell.ring()
+                self._wakeup.notify()
 
     def _send_signals(self) -> None:
         now_s = time.monotonic()
@@ -349,7 +348,7 @@ class DockerResourceManager(SupervisedManager):
                 self._on_end(container_id, None, GONE, taken=True)
         for container_id, each in found.items():
             # What has ended, what was given up and came after all, and what a former job master left half done.
-            if self._book.phase(container_id) in (None, Phase.ENDED):
+            if self._ledger.phase(container_id) in (None, Phase.ENDED):
                 self._engine.remove(each.name)
 
 
@@ -376,7 +375,7 @@ def _how_ended(process: Process, log: Path, limit: str) -> tuple[int | None, str
 
 
 def _last_line(log: Path) -> str:
-    """Return the last line of a log that says something: an image without EPS, or with another one, is told by it."""
+    """Return the last line of a log that is not empty: it shows an image without EPS, or with another version."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 4096))
         lines = file.read().decode("utf-8", "replace").strip().splitlines()

@@ -1,6 +1,6 @@
 """``python -m eps.cluster.supervisor JOB_DIR``: run the supervisor of one job; its exit code is the job's.
 
-With ``--handoff-fd`` it imports first and is told its job then, over that socket.
+With ``--handoff-fd`` it imports first; its job comes later, over that socket.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eps.cluster.supervisor.child import load_entry
-from eps.cluster.supervisor.context import SUPERVISOR
-from eps.cluster.supervisor.environment import (
+from eps.cluster.supervisor.loop import STOP_SIGNALS, Supervisor, clean_up
+from eps.cluster.supervisor.process import (
     PRELOAD,
+    SUPERVISOR,
     buffer_lines,
+    load_entry,
     num_threads,
     preload,
     prepare_environment,
 )
-from eps.cluster.supervisor.loop import STOP_SIGNALS, Supervisor, clean_up
 from eps.cluster.supervisor.state import GRACE_S, MEMBER_TIMEOUT_S, End
 from eps.errors import EpsError
 from eps.storage.jobdir import JobDir, JobLock
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
     job = JobDir(arguments.job_dir.absolute())
     try:
-        # Held until this process is gone: nobody closes it.
+        # Held until this process is gone: it is never closed.
         lock = JobLock(job.lock, arguments.lock_fd)
         if arguments.tied_fd is not None:
             os.set_inheritable(arguments.tied_fd, False)
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _take_job(arguments: argparse.Namespace) -> bool:
-    """Wait for the job, and take its files; return False where whoever started this process has none for it."""
+    """Wait for the job, and take its files; return False where the process that started this one has none for it."""
     with socket.socket(fileno=arguments.handoff_fd) as handoff:
         content, descriptors, _, _ = socket.recv_fds(handoff, 64 * 1024, 2)
     if not content:

@@ -1,6 +1,6 @@
 """The supervisor's loop: waits for the master, for signals and for the client, and does what the state decides.
 
-One thread, ``poll`` and nothing else: whatever it held open or locked would be in every child.  L3.
+One thread, ``poll`` and nothing else: every child would inherit what it held open or locked.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from contextlib import suppress
 from types import FrameType
 from typing import cast
 
-from eps.cluster.supervisor.child import run_child
-from eps.cluster.supervisor.context import MASTER, ContainerContext
-from eps.cluster.supervisor.protocol import MAX_BYTES, Notice, Request, decode, encode
+from eps.cluster.supervisor.process import MASTER, ContainerContext, run_child
 from eps.cluster.supervisor.state import (
     GRACE_S,
+    MAX_BYTES,
     MEMBER_TIMEOUT_S,
     Action,
     ChildEnded,
@@ -34,13 +33,17 @@ from eps.cluster.supervisor.state import (
     Fork,
     Forked,
     ForkFailed,
+    Notice,
     RemoveScratch,
+    Request,
     Requested,
     SendSignal,
     Started,
     StopSignalled,
     SupervisorState,
     Tell,
+    decode,
+    encode,
 )
 from eps.storage import record
 from eps.storage.jobdir import JobDir
@@ -167,7 +170,7 @@ class Supervisor:
             if ended is None:
                 return
             pid = ended.si_pid
-            # What the process started goes with it; until it is reaped nobody else can have its group.
+            # What the process started goes with it; until it is reaped no other process can have its group.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signals.SIGKILL)
             _, status = os.waitpid(pid, 0)
@@ -299,7 +302,7 @@ def _note_nothing(number: int, frame: FrameType | None) -> None:
 
 
 def _send_signal(pid: int, number: int) -> None:
-    # The process cannot be somebody else's: it has not been reaped.
+    # The pid cannot be that of another process: it has not been reaped.
     with suppress(ProcessLookupError):
         os.kill(pid, number)
         if number == signals.SIGKILL:

@@ -1,4 +1,4 @@
-"""The client's side of a supervisor: start it, wait for it, and be the one it is tied to.  L3."""
+"""The client's side of a supervisor: start it, wait for it, and be the one it is tied to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from eps import errors
-from eps.cluster.supervisor.environment import prepare_environment
+from eps.cluster.supervisor.process import prepare_environment
 from eps.cluster.supervisor.state import GRACE_S
 from eps.errors import DeadlineError, ResourceError
 from eps.storage.jobdir import JobDir, JobLock
@@ -26,12 +26,12 @@ CLOSE_TIMEOUT_S = GRACE_S + 7.0
 class SupervisorHandle:
     """A supervisor that this process started.
 
-    A tied one ends its job when this process closes the handle or dies; a detached one goes on.
+    A tied one ends its job when this process closes the handle or dies; a detached one runs on.
 
     Attributes
     ----------
     close_timeout_s : float
-        How long a tied job is waited for when it is let go of.
+        How long :meth:`close` waits for a tied job.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class SupervisorHandle:
             self._process.send_signal(signals.SIGTERM)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Let go: a tied job is ended, and waited for; a detached one goes on.  Harmless when repeated.
+        """End a tied job and wait for it; leave a detached one running.  Harmless when repeated.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class SupervisorHandle:
             self.leave()
 
     def leave(self) -> None:
-        """Let go as :meth:`close`, without waiting for the end of a tied job."""
+        """End a tied job without waiting for it; leave a detached one running."""
         tie_fd, self._tie_fd = self._tie_fd, None
         if tie_fd is not None:
             os.close(tie_fd)
@@ -280,7 +280,7 @@ def supervisor_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def kill_supervisor(job: JobDir, signal: int = signals.SIGTERM) -> bool:
-    """Have the supervisor of a job, whoever started it, end the job; harmless if it has ended.
+    """Have the supervisor of a job, started by any process, end the job; harmless if it has ended.
 
     SIGKILL is for one that hangs: its processes end with it, and nothing is tidied up.
 
@@ -290,7 +290,7 @@ def kill_supervisor(job: JobDir, signal: int = signals.SIGTERM) -> bool:
         Whether it was told: one that has just been started has not said yet which process it is.
     """
     pid = job.record().pid
-    # The lock comes first: without it the pid may be anybody's.
+    # The lock comes first: without it the pid may be that of any process.
     if pid and job.is_running():
         with suppress(ProcessLookupError):
             os.kill(pid, signal)

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from eps.cluster.supervisor.context import JOB_DIR
+from eps.cluster.supervisor.process import JOB_DIR
 from eps.cluster.yarn.shipping import JOB
 from eps.errors import StorageError
 from eps.storage.jobdir import JobDir

@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from eps.cluster.api import ContainerEvent, ContainerRequest
-from eps.cluster.bell import Bell, Belled
+from eps.cluster.backend import Waitable, Wakeup
 from eps.cluster.yarn.allocation import Allocation, Limits, StartContainer, StopContainer
 from eps.cluster.yarn.facade import AmClient, NmClient
 from eps.cluster.yarn.launch import LaunchTemplate, build_launch
@@ -91,7 +91,7 @@ def end_process(reason: str) -> None:
     os._exit(HANGS_EXIT_CODE)
 
 
-class YarnResourceManager(Belled):
+class YarnResourceManager(Waitable):
     """YARN as a :class:`~eps.cluster.api.ResourceManager`.
 
     ``pid`` of its events is the container's number within the application attempt: YARN does not tell process ids.
@@ -163,10 +163,10 @@ class YarnResourceManager(Belled):
         registration = self._register()
         self._allocation.on_registered(registration, self._states_of(registration.kept))
         self.adopted: Mapping[str, int] = self._allocation.adopted
-        #: What the job master has not polled; the bell rings while there is any, or nothing more will come.
+        #: What the job master has not polled; the wakeup is set while there is any, or nothing more will come.
         self._events: list[ContainerEvent] = []
         self._gone = ""
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         self._closed = False
         self._heard_s = time.monotonic()
         self._log = LimitedLog(logger)
@@ -241,7 +241,7 @@ class YarnResourceManager(Belled):
             self._check_open()
             events, self._events = self._events, []
             if not self._gone:
-                self._bell.hush()
+                self._wakeup.clear()
             elif not events:
                 raise ResourceError(self._gone)
             return events
@@ -323,7 +323,7 @@ class YarnResourceManager(Belled):
         self._nm.close()
         self._am.close()
         with self._lock:
-            self._bell.close()
+            self._wakeup.close()
 
     # ---- with the lock held
 
@@ -344,14 +344,14 @@ class YarnResourceManager(Belled):
         events = self._allocation.take_events()
         if events:
             self._events += events
-            self._bell.ring()
+            self._wakeup.notify()
         if self._allocation.has_turn or self._last_words is not None:
             self._beat_now.set()
 
     def _give_up(self, reason: str) -> None:
         self._gone = reason
         if not self._closed:
-            self._bell.ring()
+            self._wakeup.notify()
 
     # ---- the thread that beats
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from eps.cluster.devcluster.java import find_java
-from eps.cluster.supervisor.context import MASTER
+from eps.cluster.supervisor.process import MASTER
 from eps.cluster.yarn.application import Application
 from eps.cluster.yarn.clients import open_client
 from eps.cluster.yarn.facade import Client

@@ -19,7 +19,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from eps.cluster.supervisor.environment import passed_on
+from eps.cluster.supervisor.process import passed_on
 from eps.cluster.supervisor.start import SupervisorHandle, start_supervisor
 from eps.cluster.yarn.application import (
     CHECKPOINTS,

@@ -1,4 +1,4 @@
-"""The data plane's small interface: messages of NumPy arrays, connections, listeners, vans.  L2.
+"""The data plane's interface: messages of NumPy arrays, connections, listeners, vans; what this process sent and heard.
 
 A :class:`Van` carries a :class:`Message` (a few opaque header bytes and any number of arrays) from one process to
 another and a reply back.  Implementations plug in here and nowhere else; one is done when it passes
@@ -26,7 +26,9 @@ Source: design section 2 (data plane); the word is ps-lite's.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -50,7 +52,7 @@ ARRAY_DESCRIPTION_BYTES = 40
 
 @dataclass(slots=True, eq=False)
 class Seal:
-    """A checksum of a message that travels behind its arrays: XXH3 (64 bits) in hexadecimal (:mod:`.seals`)."""
+    """A checksum of a message that travels behind its arrays: XXH3 (64 bits) in hexadecimal (:mod:`.frames`)."""
 
     #: Of what left: at the sender once it has left, at the receiver what the sender said.
     left: str = ""
@@ -99,7 +101,7 @@ class ReplyTo(Protocol):
     """The way back for one request; used exactly once, from any thread."""
 
     def send(self, message: Message) -> None:
-        """Answer the request; never waits for the peer.  Does nothing where it has gone: that is reported elsewhere.
+        """Answer the request; never waits for the peer.  Does nothing where it has disconnected.
 
         Raises
         ------
@@ -212,3 +214,94 @@ def aligned_copy(array: np.ndarray) -> np.ndarray:
     copy = aligned_empty(array.nbytes).view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
+
+
+class Traffic:
+    """Counters of messages and their bytes on the data plane.
+
+    Messages are counted as what they are, header bytes and arrays, on any transport: the same
+    job counts the same over TCP, where they are copied, and over shared memory, where they stay where they lie.
+
+    On the way of every small message, so without a lock: an addition below is one step to CPython's interpreter lock.
+
+    Attributes
+    ----------
+    messages_out, bytes_out, messages_in, bytes_in : int
+    """
+
+    __slots__ = ("bytes_in", "bytes_out", "messages_in", "messages_out")
+
+    def __init__(self) -> None:
+        self.messages_out = self.bytes_out = self.messages_in = self.bytes_in = 0
+
+    def sent(self, message: Message) -> None:
+        """Count a request or a reply that leaves."""
+        # Message.size_bytes, without its generator: this is on the way of every small message.
+        size_bytes = len(message.header)
+        for array in message.arrays:
+            size_bytes += array.nbytes
+        self.messages_out += 1
+        self.bytes_out += size_bytes
+
+    def received(self, message: Message) -> None:
+        """Count a request or a reply that came."""
+        # Message.size_bytes, without its generator: this is on the way of every small message.
+        size_bytes = len(message.header)
+        for array in message.arrays:
+            size_bytes += array.nbytes
+        self.messages_in += 1
+        self.bytes_in += size_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"data plane: {self.messages_out} messages of {self.bytes_out} bytes out, {self.messages_in} of "
+            f"{self.bytes_in} in; {time.process_time():.3f} s of processor time"
+        )
+
+
+#: Of this process.
+TRAFFIC = Traffic()
+
+
+class Peers:
+    """Connections by address, made when first needed."""
+
+    def __init__(self, van: Van) -> None:
+        self._van = van
+        self._lock = threading.Lock()
+        self._connections: dict[Address, Connection] = {}
+
+    def to(self, address: Address) -> Connection:
+        """Return an open connection.
+
+        Raises
+        ------
+        PeerUnavailableError
+            No process listens there.
+        """
+        with self._lock:
+            found = self._connections.get(address)
+            if found is not None and not found.closed:
+                return found
+        # Outside the lock: a peer that does not answer must not hold up those for other peers.
+        made = self._van.connect(address)
+        with self._lock:
+            known = self._connections.get(address)
+            found, surplus = (made, known) if known is None or known.closed else (known, made)
+            self._connections[address] = found
+        if surplus is not None:
+            # One that broke still holds what it lent; or another thread was faster.
+            surplus.close()
+        return found
+
+    def keep(self, addresses: Iterable[Address]) -> None:
+        """Close the connections to everybody else."""
+        wanted = set(addresses)
+        with self._lock:
+            gone = [self._connections.pop(address) for address in list(self._connections) if address not in wanted]
+        for connection in gone:
+            connection.close()
+
+    def close(self) -> None:
+        """Close them all."""
+        self.keep(())

@@ -1,15 +1,21 @@
-"""Messages as frames and back, one frame a message.  L2, pure: no sockets, no threads.
+"""Messages as frames and back, one frame a message, and their checksums.  Pure: no sockets, no threads.
 
 A message is laid out as description, header bytes, then the payload: the arrays, each on a 64-byte boundary of it::
 
     frame        magic "EPSV" | version u8 | kind u8 | flags u16 | request id u64 | body bytes u32 | reserved u32
                  then the body: the message as it is laid out
-    flags        1: always; 2: its last array is a seal (``eps/net/arrays/seals.py``)
+    flags        1: always; 2: its last array is a seal
     description  header bytes u32 | arrays u32 | payload bytes u64, then per array:
                  type u8 | dimensions u8 | place u16 | reserved u32 | 4 lengths u64 (unused ones are 0)
-    place        0: the array's bytes are in the payload; 1: in the sender's shared memory (``lending.py``)
+    place        0: the array's bytes are in the payload; 1: in the sender's shared memory (``writer.py``)
 
 All of it is little-endian.  Everything is checked before memory is reserved for the payload.
+
+A seal is a checksum that travels as a message's last array, of :data:`SEAL_BYTES` bytes.  It is of the header bytes and
+of the payload before it, so that an array counts with the zeros that fill it up to the next 64-byte boundary.  The
+receiver takes the checksum piece by piece, of what lies in the cache: a pass of its own would read all of an array from
+memory once more, while nothing is received.  The sender takes it as a whole, on the thread that sends, while the socket
+takes the message before it: taken piece by piece there too, it would hold up what the receiver waits for.
 """
 
 from __future__ import annotations
@@ -17,10 +23,11 @@ from __future__ import annotations
 import enum
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 
 from eps.errors import FrameError, ProtocolError
 from eps.net.arrays.api import (
@@ -30,6 +37,7 @@ from eps.net.arrays.api import (
     MAX_DIMS,
     Limits,
     Message,
+    Seal,
 )
 
 MAGIC = b"EPSV"
@@ -46,6 +54,12 @@ BEGINNING_BYTES, LENGTH_START = 8, 16
 #: In the place of an array that lies in the sender's shared memory: segment, offset in it, number of the lease.
 LENT = struct.Struct("<QQQ")
 FIRST, SEALED = 1, 2
+#: Length of a seal.
+SEAL_BYTES = 8
+#: What is still in the cache when it was received.
+PIECE_BYTES = 1 << 20
+#: Longest frame of the transport's own.
+MOST_CONTROL_BYTES = 32 * 1024
 _DTYPE_NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in enumerate(DTYPES)}
 _PADDING = bytes(ALIGNMENT_BYTES)
 # Up to here a copy is cheaper than a list of pieces.
@@ -317,3 +331,81 @@ def _wrong_array(number: int, ndim: int, place: int) -> str:
     if place == 1:
         return "an array in shared memory, on a transport without any"
     return "unused fields of an array's description must be 0"
+
+
+class Checksum:
+    """The XXH3 (64 bits) of a header and of arrays, one after the other, as a seal has it."""
+
+    __slots__ = ("_digest",)
+
+    def __init__(self, header: bytes) -> None:
+        self._digest = xxhash.xxh3_64(header)
+
+    def add(self, piece: np.ndarray) -> None:
+        """Take an array, or a piece of one of a multiple of 64 bytes; C-contiguous."""
+        size_bytes = piece.nbytes
+        if size_bytes:
+            self._digest.update(piece.reshape(-1).view(np.uint8).data)
+            self._digest.update(_PADDING[: -size_bytes % ALIGNMENT_BYTES])
+
+    def hexdigest(self) -> str:
+        """Return it in hexadecimal."""
+        return self._digest.hexdigest()
+
+
+def checksum_of(header: bytes, arrays: Iterable[np.ndarray]) -> str:
+    """Return what the seal of a message says, in hexadecimal: as fast as memory is read."""
+    checksum = Checksum(header)
+    for array in arrays:
+        checksum.add(array)
+    return checksum.hexdigest()
+
+
+def sealed(message: Message) -> Message:
+    """Return ``message`` with its seal, if it has one, as its last array: the checksum is taken now."""
+    if message.seal is None:
+        return message
+    message.seal.left = checksum_of(message.header, message.arrays)
+    room = np.frombuffer(bytes.fromhex(message.seal.left), np.uint8)
+    return Message(message.header, (*message.arrays, room), message.seal)
+
+
+def unsealed(message: Message, arrived: str = "") -> Message:
+    """Return what came with its seal behind its arrays as it was given to be sent.
+
+    Raises
+    ------
+    FrameError
+        Its last array is no seal.
+    """
+    room = message.arrays[-1] if message.arrays else None
+    if room is None or room.dtype != np.uint8 or room.shape != (SEAL_BYTES,):
+        raise FrameError("a message is sealed, but its last array is no seal")
+    return Message(message.header, message.arrays[:-1], Seal(room.tobytes().hex(), arrived))
+
+
+class ArrivingChecksum:
+    """Takes the checksum of a message while its payload arrives.
+
+    Parameters
+    ----------
+    header : bytes
+    payload_bytes : int
+        The seal's included.
+    """
+
+    __slots__ = ("_digest", "_left_bytes")
+
+    def __init__(self, header: bytes, payload_bytes: int) -> None:
+        self._digest = xxhash.xxh3_64(header)
+        self._left_bytes = payload_bytes - SEAL_BYTES
+
+    def take(self, piece: memoryview) -> None:
+        """Take what came next."""
+        piece = piece[: max(0, self._left_bytes)]
+        self._digest.update(piece)
+        self._left_bytes -= len(piece)
+
+    def hexdigest(self) -> str:
+        """Return it in hexadecimal, once all of the payload was taken."""
+        return self._digest.hexdigest()

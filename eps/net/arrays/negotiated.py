@@ -1,4 +1,4 @@
-"""The van of a job: when two members meet, they choose the best way between them.  L2.
+"""The van of a job: when two members meet, they choose the best way between them.
 
 Members meet over TCP with TLS, or on a Unix socket where the job is on one host.  A listener's greeting says how else
 it can be reached.  The connector takes the first way that works:
@@ -28,7 +28,7 @@ from google.protobuf.message import DecodeError
 from eps.core.types import Address
 from eps.errors import AuthenticationError, ConfigError, EpsError, PeerUnavailableError, ProtocolError
 from eps.net.arrays.api import Connection, Handler, Limits, Message, ReplyTo
-from eps.net.arrays.requester import SocketConnection
+from eps.net.arrays.connection import SocketConnection
 from eps.net.arrays.sockets import SHARED_MEMORY, TCP, UNIX, SocketListener, SocketVan
 from eps.net.security.credentials import NO_SECURITY, Security
 from eps.pb import data_pb2 as pb

@@ -1,8 +1,22 @@
-"""The vans over sockets of this system: TCP, Unix, and Unix with shared memory.  L2.
+"""The vans over sockets of this system, TCP, Unix, and Unix with shared memory, and their answering end.
 
 Members of a job on one host listen on Unix sockets in the folder of its sockets, which only its user can enter.  In a
 job between hosts, members that meet on one of them use an abstract Unix socket, an address that begins with ``@``: it
-has a name, no file, and goes with its listener.  All prove the job's token to each other (``handshake.py``).
+has a name, no file, and goes with its listener.
+
+When two ends meet, each proves to the other that it has the job's token: a challenge each way, before any frame.  The
+four messages have fixed lengths, so that a stranger cannot make an end reserve memory::
+
+    connector -> listener    magic "EPSH" | version u8 | zero u8[3] | nonce[32]
+    listener  -> connector   nonce[32] | proof[32]     of both nonces, as the listener
+    connector -> listener    proof[32]                 of both nonces, as the connector
+    listener  -> connector   the frame HELLO: requests are taken
+
+A proof is an HMAC with the token as its key; it names the role and the transport, so that no end can be made to answer
+its own challenge, and nothing can be relayed from one transport to another.  The token itself never travels.
+
+Source: the challenge-response of RFC 5802 (SCRAM) and RFC 2195, with mutual proof.  Deviation: no channel binding:
+against an attacker who can change packets on the way there is TLS.
 """
 
 from __future__ import annotations
@@ -12,41 +26,34 @@ import math
 import os
 import secrets
 import socket
+import ssl
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
 
 from eps.core.types import Address
 from eps.errors import (
+    AuthenticationError,
     ConfigError,
     DeadlineError,
     EpsError,
     FrameError,
     PeerUnavailableError,
     ProtocolError,
+    RpcError,
 )
-from eps.net.arrays.api import Handler, Limits, Message
-from eps.net.arrays.arena import Arena
+from eps.net.arrays.api import TRAFFIC, Handler, Limits, Message, ReplyTo
+from eps.net.arrays.connection import SocketConnection
 from eps.net.arrays.frames import FIRST, HEAD_START, Kind, described_lengths, parse_frame_header, whole
-from eps.net.arrays.handshake import (
-    ANSWER_BYTES,
-    CHALLENGE_BYTES,
-    HANDSHAKE_TIMEOUT_S,
-    PROOF_BYTES,
-    ConnectorHandshake,
-    ListenerHandshake,
-)
-from eps.net.arrays.lending import LEND_BYTES, Lender
-from eps.net.arrays.pending import Reply, handle
-from eps.net.arrays.requester import SocketConnection
-from eps.net.arrays.sending import MessageWriter
-from eps.net.arrays.stream import StreamReader
-from eps.net.arrays.wires import PlainWire, Wire, peer_of, prepare, receive_exactly
-from eps.net.arrays.writer import StreamWriter
+from eps.net.arrays.memory import Arena
+from eps.net.arrays.reader import StreamReader
+from eps.net.arrays.wires import PlainWire, TlsWire, Wire, peer_of, prepare, receive_exactly
+from eps.net.arrays.writer import LEND_BYTES, Lender, MessageWriter, StreamWriter
 from eps.net.calls.error_codec import encode_error
-from eps.net.security.credentials import NO_SECURITY, TLS_NAME, Security, SocketPath
+from eps.net.security.credentials import NO_SECURITY, TLS_NAME, JobToken, Security, SocketPath
 from eps.system.logs import LimitedLog
 
 logger = logging.getLogger(__name__)
@@ -62,6 +69,20 @@ MOST_HELLO_BYTES = 16 * 1024
 _HELLO_LIMITS = Limits(max_header_bytes=MOST_HELLO_BYTES, max_arrays=0)
 #: Connections whose handshake is under way: the oldest is ended for another, as strangers cannot take more threads.
 _MOST_STRANGERS = 64
+
+MAGIC = b"EPSH"
+VERSION = 1
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+CHALLENGE_BYTES = 8 + NONCE_BYTES
+ANSWER_BYTES = NONCE_BYTES + PROOF_BYTES
+#: How long a peer may take for all of it.
+HANDSHAKE_TIMEOUT_S = 10.0
+
+_PREFIX = MAGIC + bytes([VERSION, 0, 0, 0])
+_LISTENER, _CONNECTOR = b"eps van listener", b"eps van connector"
+#: Where no token is asked, both ends use this one: the messages stay the same.
+_OPEN = JobToken(b"no token is asked")
 
 
 class SocketVan:
@@ -230,11 +251,9 @@ def _connect_unix(path: str, timeout_s: float) -> socket.socket:
 
 
 def _wire_of(sock: socket.socket, transport: str) -> Wire:
-    if type(sock) is socket.socket:
-        return PlainWire(sock, passes_descriptors=transport == SHARED_MEMORY)
-    from eps.net.arrays.tls_wire import wire_of
-
-    return wire_of(sock)
+    if isinstance(sock, ssl.SSLSocket):
+        return TlsWire(sock)
+    return PlainWire(sock, passes_descriptors=transport == SHARED_MEMORY)
 
 
 def _end(sock: socket.socket) -> None:
@@ -245,12 +264,6 @@ def _end(sock: socket.socket) -> None:
     except OSError:
         # It has ended already.
         return
-
-
-def peer_uid(sock: socket.socket) -> int | None:
-    """Return the user id of the peer of a Unix socket, of this machine; None of any other socket."""
-    found = peer_of(sock)
-    return None if found is None else found[1]
 
 
 class SocketListener:
@@ -299,9 +312,9 @@ class SocketListener:
                 self._failures.warning("%s cannot take a connection: %s", self._address, error)
                 threading.Event().wait(0.05)
                 continue
-            uid = peer_uid(sock)
-            if uid not in (None, 0, os.geteuid()):
-                self._refusals.warning("a connection to %s is refused: its peer is of user %s", self._address, uid)
+            peer = peer_of(sock)
+            if peer is not None and peer[1] not in (0, os.geteuid()):
+                self._refusals.warning("a connection to %s is refused: its peer is of user %s", self._address, peer[1])
                 sock.close()
                 continue
             with self._lock:
@@ -481,3 +494,128 @@ class _Served:
         if not isinstance(outcome, Message):
             outcome, kind = Message(encode_error(outcome)), Kind.ERROR
         self._replies.send(outcome, request_id, kind)
+
+
+class Reply:
+    """The way back for one request, over any transport.
+
+    Parameters
+    ----------
+    deliver : callable
+        Takes the request's id and a message or an error to the requester; drops it if the requester has disconnected.
+    request_id : int
+    """
+
+    __slots__ = ("_answered", "_deliver", "_request_id")
+    #: Of all replies: it is held for two steps, and a lock for each would cost more.
+    _lock = threading.Lock()
+
+    def __init__(self, deliver: Callable[[int, Message | EpsError], None], request_id: int) -> None:
+        self._deliver = deliver
+        self._request_id = request_id
+        self._answered = False
+
+    def send(self, message: Message) -> None:
+        """Answer the request."""
+        self._answer(message)
+
+    def fail(self, error: EpsError) -> None:
+        """Answer the request with an error."""
+        self._answer(error)
+
+    def _answer(self, outcome: Message | EpsError) -> None:
+        with self._lock:
+            if self._answered:
+                raise ProtocolError("the request was answered before; a request has exactly one answer")
+            self._answered = True
+        if isinstance(outcome, Message):
+            TRAFFIC.sent(outcome)
+        try:
+            self._deliver(self._request_id, outcome)
+        except (ProtocolError, MemoryError):
+            # The message was refused, or could not be laid out, before anything left: the requester still waits.
+            self._answered = False
+            raise
+
+
+def handle(handler: Handler, message: Message, reply: ReplyTo) -> None:
+    """Call ``handler``; what it raises becomes the answer, so that no requester waits for a handler that failed."""
+    TRAFFIC.received(message)
+    try:
+        handler(message, reply)
+    except Exception as error:
+        if not isinstance(error, EpsError):
+            logger.exception("the handler of a data-plane request failed")
+            error = RpcError(f"the handler failed with {type(error).__name__}: {error}")
+        try:
+            reply.fail(error)
+        except ProtocolError:
+            logger.warning("the handler failed after it had answered: %s", error)
+
+
+class ConnectorHandshake:
+    """The connector's side.
+
+    Parameters
+    ----------
+    token : JobToken or None
+    transport : str
+        Name of the transport that the messages travel on; part of the proofs.
+    """
+
+    def __init__(self, token: JobToken | None, transport: str) -> None:
+        self._token = token or _OPEN
+        self._transport = transport.encode()
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+
+    def challenge(self) -> bytes:
+        """Return the first message."""
+        return _PREFIX + self._nonce
+
+    def proof(self, answer: bytes) -> bytes:
+        """Check the listener's answer; return the third message.
+
+        Raises
+        ------
+        AuthenticationError
+            The listener does not have the job's token.
+        """
+        nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
+        if not self._token.proves(proof, _LISTENER, self._transport, self._nonce, nonce):
+            raise AuthenticationError("the listener does not know the job's token")
+        return self._token.proof(_CONNECTOR, self._transport, self._nonce, nonce)
+
+
+class ListenerHandshake:
+    """The listener's side; parameters as of :class:`ConnectorHandshake`."""
+
+    def __init__(self, token: JobToken | None, transport: str) -> None:
+        self._token = token or _OPEN
+        self._transport = transport.encode()
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._peers_nonce = b""
+
+    def answer(self, challenge: bytes) -> bytes:
+        """Return the second message.
+
+        Raises
+        ------
+        AuthenticationError
+            What came is not a challenge of this version.
+        """
+        if not challenge.startswith(_PREFIX):
+            raise AuthenticationError(f"a connection begins with {challenge[:8]!r}, but must begin with {_PREFIX!r}")
+        self._peers_nonce = challenge[len(_PREFIX) :]
+        proof = self._token.proof(_LISTENER, self._transport, self._peers_nonce, self._nonce)
+        return self._nonce + proof
+
+    def check(self, proof: bytes) -> None:
+        """Check the third message.
+
+        Raises
+        ------
+        AuthenticationError
+            The connector does not have the job's token.
+        """
+        if not self._token.proves(proof, _CONNECTOR, self._transport, self._peers_nonce, self._nonce):
+            raise AuthenticationError("the peer does not know the job's token")

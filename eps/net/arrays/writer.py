@@ -1,4 +1,8 @@
-"""Writing to one connection from any thread: what the socket takes at once, and the rest by a thread of its own.  L2.
+"""How a message leaves over a socket: a small one in one piece, a large one from where it lies, or lent.
+
+:class:`MessageWriter` makes the frame of a message.  :class:`Lender` has the peer read large arrays where they lie, in
+shared memory.  :class:`StreamWriter` writes from any thread: what the socket takes at once, and the rest by a thread of
+its own.
 
 Source: performance.md sections 1 and 2 (no bytes objects in between; ``sendmsg`` from where a message lies).
 """
@@ -6,17 +10,27 @@ Source: performance.md sections 1 and 2 (no bytes objects in between; ``sendmsg`
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from eps.errors import DeadlineError
-from eps.net.arrays.api import Limits
+from eps.net.arrays.api import Limits, Message
+from eps.net.arrays.frames import LENT, MOST_CONTROL_BYTES, Kind, SmallFrames, check_message, control, sealed, whole
+from eps.net.arrays.memory import Arena, Reader, Segment
 from eps.net.arrays.wires import LEAST_BYTES, STALL_S, Buffer, Progress, Wire, advanced
 
 logger = logging.getLogger(__name__)
+
+#: From here on an array is lent rather than copied through the socket.
+LEND_BYTES = 32 * 1024
+_SEGMENT = struct.Struct("<QQ")
+_NUMBER = struct.Struct("<Q")
 
 
 @dataclass(slots=True)
@@ -38,7 +52,7 @@ class _Queued:
 class StreamWriter:
     """Writes to one connection, from any thread: at once what the socket takes, the rest by a thread of its own.
 
-    Who sends never waits for the peer, unless the connection's queue is full; where ``senders_wait`` is false, not even
+    A sender never waits for the peer, unless the connection's queue is full; where ``senders_wait`` is false, not even
     then.
 
     Parameters
@@ -158,7 +172,7 @@ class StreamWriter:
         return True
 
     def await_room(self, size_bytes: int) -> None:
-        """Wait, where senders do, until a message can be sent, for who cannot take back what it does to send one.
+        """Wait, where senders do, until a message can be sent: for a caller that cannot undo its preparations.
 
         Raises
         ------
@@ -170,7 +184,7 @@ class StreamWriter:
                 self._await_room(size_bytes)
 
     def await_taken(self) -> None:
-        """Wait until no more than the limit waits to be sent, for who makes others send; raises as :meth:`send`."""
+        """Wait until at most the limit waits to be sent: for a caller that has others send.  Raises as :meth:`send`."""
         with self._changed:
             self._await_room(0)
 
@@ -282,3 +296,221 @@ def _took(part: Part, sent: int) -> bool:
     if sent:
         part.descriptors = ()
     return not part.pieces
+
+
+class Lender:
+    """What one end of a connection has lent to the other.  Thread-safe.
+
+    Parameters
+    ----------
+    arena : Arena
+    peer_pid : int
+        Process at the other end; 0 where it is not known.
+    limits : Limits
+        Arrays that are not in the arena are copied there, up to ``max_outgoing_bytes`` that are not given back; beyond
+        it they travel through the socket, whose queue is what slows a sender down.
+    """
+
+    def __init__(self, arena: Arena, peer_pid: int, limits: Limits) -> None:
+        self._arena: Arena | None = arena
+        self._peer_pid = peer_pid
+        self._max_copied_bytes = limits.max_outgoing_bytes
+        self._lock = threading.Lock()
+        #: Numbers of the segments that the peer has; a number is never used twice.
+        self._passed: set[int] = set()
+        #: Numbers of segments that are given back; the next message tells the peer.
+        self.gone: deque[int] = deque()
+        #: Lease -> array, and its bytes where it is a copy that was made for the peer.
+        self._lent: dict[int, tuple[np.ndarray, int]] = {}
+        #: Request -> leases of its arrays; its reply gives them back.
+        self.requests: dict[int, list[int]] = {}
+        self._copied_bytes = 0
+        self._next_lease = 1
+        arena.on_segment_gone(self.gone.append)
+
+    def lend(self, array: np.ndarray, leases: list[int], segments: list[Segment]) -> bytes | None:
+        """Return the record of an array that the peer shall read where it lies, or None where it shall not.
+
+        Parameters
+        ----------
+        leases : list of int
+            Takes the number of the lease.
+        segments : list of Segment
+            Takes the segment, where the peer does not have it.
+        """
+        arena = self._arena
+        if array.nbytes < LEND_BYTES or arena is None:
+            return None
+        place = arena.find(array)
+        copied_bytes = 0
+        if place is None:
+            if self._copied_bytes + array.nbytes > self._max_copied_bytes and self._copied_bytes:
+                return None
+            try:
+                array, copied_bytes = arena.copy(array), array.nbytes
+            except MemoryError:
+                # No more shared memory, or no descriptor for it: there is still the socket.
+                return None
+            place = arena.find(array)
+            assert place is not None
+        segment, offset = place
+        with self._lock:
+            lease = self._next_lease
+            self._next_lease += 1
+            self._lent[lease] = array, copied_bytes
+            self._copied_bytes += copied_bytes
+            leases.append(lease)
+            if segment.number not in self._passed and segment not in segments:
+                segments.append(segment)
+        return LENT.pack(segment.number, offset, lease)
+
+    def parts_before(self, segments: Sequence[Segment], returned: deque[int] | None) -> list[Part]:
+        """Return the transport's own frames that go before a message.
+
+        From lending a message's arrays until it is sent, no other message of the connection may be: its arrays could
+        rely on segments that were not passed yet.
+        """
+        parts = []
+        gone = _drained(self.gone)
+        with self._lock:
+            gone = [number for number in gone if number in self._passed]
+            self._passed.difference_update(gone)
+        if gone:
+            parts.append(Part([control(Kind.FORGET, struct.pack(f"<{len(gone)}Q", *gone))]))
+        for segment in segments:
+            frame = control(Kind.SEGMENT, _SEGMENT.pack(segment.number, segment.size_bytes))
+            parts.append(Part([frame], (segment.descriptor,), (segment,)))
+        back = _drained(returned) if returned else []
+        for first in range(0, len(back), MOST_CONTROL_BYTES // _NUMBER.size):
+            numbers = back[first : first + MOST_CONTROL_BYTES // _NUMBER.size]
+            parts.append(Part([control(Kind.RELEASE, struct.pack(f"<{len(numbers)}Q", *numbers))]))
+        with self._lock:
+            # Last: where memory ran out above, they have not left.
+            self._passed.update([segment.number for segment in segments])
+        return parts
+
+    def parts_of(self, pieces: list[Buffer], segments: Sequence[Segment], returned: deque[int] | None) -> list[Part]:
+        """Return a message with the transport's own frames before it, in as few parts as can be."""
+        before = self.parts_before(segments, returned)
+        if segments or not before:
+            return [*before, Part(pieces)]
+        first = b"".join([piece for part in before for piece in (*part.pieces,)] + [pieces[0]])
+        return [Part([first, *pieces[1:]])]
+
+    def give_back(self, leases: Iterable[int]) -> None:
+        """Take arrays back; numbers that were never lent are ignored."""
+        dropped = []
+        with self._lock:
+            for lease in leases:
+                found = self._lent.pop(lease, None)
+                if found is not None:
+                    dropped.append(found[0])
+                    self._copied_bytes -= found[1]
+
+    def on_reply(self, request_id: int) -> None:
+        """Take the arrays of a request back, if it had any."""
+        leases = self.requests.pop(request_id, None)
+        if leases:
+            self.give_back(leases)
+
+    def close(self) -> None:
+        """Take everything back.  The peer may still be reading: none of it is written again before it is gone."""
+        with self._lock:
+            arena, self._arena = self._arena, None
+            lent, self._lent = self._lent, {}
+            self._passed.clear()
+        if arena is not None:
+            arena.forget_listener(self.gone.append)
+        if lent:
+            reader = Reader(self._peer_pid)
+            for array, _ in lent.values():
+                Arena.retire(array, reader)
+
+
+def _drained(numbers: deque[int]) -> list[int]:
+    found = []
+    while numbers:
+        found.append(numbers.popleft())
+    return found
+
+
+class MessageWriter:
+    """Sends the messages of one end of a connection.  Thread-safe.
+
+    Parameters
+    ----------
+    writer : StreamWriter
+    limits : Limits
+    lender : Lender, optional
+        Where the transport has shared memory: lends the large arrays, which the peer reads where they lie.
+    returned : deque of int, optional
+        Leases of the peer that are to be given back with the next message.
+    """
+
+    def __init__(
+        self,
+        writer: StreamWriter,
+        limits: Limits,
+        lender: Lender | None = None,
+        returned: deque[int] | None = None,
+    ) -> None:
+        self._writer = writer
+        self._limits = limits
+        self._lender = lender
+        self._returned = returned
+        self._small = SmallFrames(limits)
+        #: What the next message tells the peer, if anything.
+        self._leases_back: Sized = () if lender is None or returned is None else returned
+        self._segments_gone: Sized = () if lender is None else lender.gone
+        # A segment that is noted as passed must have left before another message relies on it.
+        self._lending = threading.Lock()
+
+    def send(self, message: Message, request_id: int, kind: Kind) -> None:
+        """Send a message as one frame.
+
+        Raises
+        ------
+        ProtocolError
+            The message is not one that a van carries.
+        DeadlineError
+            The queue stayed full; nothing is lent.
+        """
+        frame = None if message.seal is not None else self._small.frame(message, request_id, kind)
+        if frame is not None and not self._leases_back and not self._segments_gone:
+            self._writer.send_frame(frame)
+            return
+        message = sealed(message)
+        size_bytes = check_message(message, self._limits)
+        if self._lender is None:
+            self._writer.send((Part(whole(message, request_id, kind)),), size_bytes)
+        else:
+            self._send_lending(self._lender, message, size_bytes, request_id, kind)
+
+    def _send_lending(self, lender: Lender, message: Message, size_bytes: int, request_id: int, kind: Kind) -> None:
+        leases: list[int] = []
+        segments: list[Segment] = []
+
+        def lend(array: np.ndarray) -> bytes | None:
+            return lender.lend(array, leases, segments)
+
+        with self._lending:
+            # Now, while nothing is lent.
+            self._writer.await_room(size_bytes)
+            try:
+                pieces = whole(message, request_id, kind, lend)
+                parts = lender.parts_of(pieces, segments, self._returned)
+            except BaseException:
+                lender.give_back(leases)
+                raise
+            if leases and kind is Kind.REQUEST:
+                lender.requests[request_id] = leases
+            # Segments are noted as passed: from here on it leaves, or the connection ends.
+            self._writer.send(parts, size_bytes, has_waited=True)
+
+    def send_returned(self, timeout_s: float) -> None:
+        """Give back the peer's leases now, if there are any, and unless a thread waits for room meanwhile."""
+        if self._lender is not None and self._leases_back and self._lending.acquire(timeout=timeout_s):
+            try:
+                self._writer.send(self._lender.parts_before((), self._returned), 0, has_waited=True)
+            finally:
+                self._lending.release()

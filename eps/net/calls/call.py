@@ -1,6 +1,6 @@
-"""Control-plane calls: the only map between our errors and gRPC status, and our channels and servers.  L2.
+"""Control-plane calls: the only map between our errors and gRPC status, and our channels and servers.
 
-An error crosses as a gRPC status, for whoever looks with gRPC's own tools, plus two trailers that bring the exact
+An error crosses as a gRPC status, for gRPC's own tools, plus two trailers that bring the exact
 class back: ``eps-error`` (its name) and ``eps-error-bin`` (name, message and data attributes).
 """
 
@@ -88,7 +88,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 0),
-    # Whoever connects and says nothing, or nothing any more, does not hold a descriptor for long.
+    # A peer that connects and is silent does not hold a descriptor for long.
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 60_000),
     # Callers of ours ask again themselves, with a pause.  gRPC begins a call anew at once and without limit where its
@@ -127,7 +127,7 @@ def error_of(rpc_error: grpc.RpcError, what: str) -> EpsError:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineError(f"no answer in time to {what}")
     cls = _CLASS_OF_STATUS.get(code, RpcError)
-    # Some of gRPC's own texts go on with bytes of its memory.
+    # Some of gRPC's own texts end with bytes of its memory.
     details = (failed.details() or "no details").partition("\n")[0]
     return cls(f"{what}: {details} ({code.name if code else 'no status'})")
 
@@ -173,7 +173,7 @@ def channel(address: Address | str, security: Security = NO_SECURITY) -> grpc.Ch
     Raises
     ------
     AuthenticationError
-        Whoever listens there could not prove that it belongs to the job.
+        The listener could not prove that it belongs to the job.
     StorageError
         The TLS files cannot be read, or other users can enter the folder of the sockets.
     """
@@ -246,7 +246,7 @@ def servicer_errors(handler: Any, what: str) -> Any:
 
 
 class BoundServer:
-    """A gRPC server that has its port, and does not answer before :meth:`start`: whoever connects earlier waits.
+    """A gRPC server that has its port, and does not answer before :meth:`start`: callers that connect earlier wait.
 
     Parameters
     ----------
@@ -274,7 +274,7 @@ class BoundServer:
         self._server = grpc.server(
             pool, interceptors=[ServicerErrors()], options=CHANNEL_OPTIONS, maximum_concurrent_rpcs=max_workers
         )
-        self.address = bind(self._server, host, port, security)
+        self.address = _bind(self._server, host, port, security)
 
     def start(self, register: Callable[[grpc.Server], None]) -> grpc.Server:
         """Answer from now on; ``register`` adds the servicers.  The caller ends the server with :func:`stop`."""
@@ -310,7 +310,7 @@ def serve(
     return bound.start(register), bound.address
 
 
-def bind(server: grpc.Server, host: str, port: int, security: Security = NO_SECURITY) -> Address:
+def _bind(server: grpc.Server, host: str, port: int, security: Security = NO_SECURITY) -> Address:
     """Have ``server`` listen as ``security`` says, and return where; raises as :class:`BoundServer`."""
     credentials = security.server_credentials()
     address, advice = Address(host, port), ""

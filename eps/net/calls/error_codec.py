@@ -1,4 +1,4 @@
-"""Errors as bytes and back, so that the exact class crosses a process boundary on either plane.  L2, pure.
+"""Errors as bytes and back, so that the exact class crosses a process boundary on either plane.  Pure.
 
 A class that the reader does not know arrives as the nearest base that has a name in :mod:`eps.errors`.
 """

@@ -1,12 +1,12 @@
 """What a member has to say to its job master: in order, what can wait a little in one message.
 
 A report of a clock wakes two threads of gRPC at either end and costs the job a third of a millisecond of processor
-time, which is a tenth of a short iteration.  Nobody waits for most of them, since the horizon is granted ahead.  So
+time, which is a tenth of a short iteration.  Most of them are not urgent, since the horizon is granted ahead.  So
 they may linger; when each was made travels along, so that the job's history is as exact as without.
 
 What the master may have lost when it died is kept and said again to the next one: reports of clocks until they are
 known to be recorded, reports of a plan until it has ended, the word that this member cannot go on, and which way
-each peer was reached last.  All others answer orders, which the master repeats.  L2.
+each peer was reached last.  All others answer orders, which the master repeats.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eps.pb import control_pb2 as pb
 
 #: Longest time that a report which can wait is kept back; less than half of the lookahead that masters grant.
 LINGER_S = 0.02
-#: Whoever has nothing else to say says that it is alive, so many times within the deadline for its silence.
+#: A member sends this many heartbeats within the deadline for its silence.
 BEATS = 6
 #: With the usual deadline of three seconds.
 BEAT_S = 0.5
@@ -99,7 +99,7 @@ class ReportQueue:
             self._waiting.append(entry)
             if not can_wait:
                 self._urgent = True
-            # Who lingers already needs no further call for what can wait.
+            # A line that lingers already needs no further call for what can wait.
             if first or not can_wait:
                 self._changed.notify_all()
 
@@ -108,7 +108,7 @@ class ReportQueue:
         self._forget(lambda key: key.kind == "clock" and key.number < completed)
 
     def plan_ended(self, plan_id: int) -> None:
-        """Forget reports of plans up to this one; nobody waits for them any more."""
+        """Forget reports of plans up to this one; the master needs them no more."""
         self._forget(lambda key: key.kind == "plan" and key.number <= plan_id)
 
     def _forget(self, over: Callable[[_Key], bool]) -> None:
@@ -123,7 +123,7 @@ class ReportQueue:
             self._changed.notify_all()
 
     def cut(self) -> None:
-        """End the line that takes, without closing the queue: what is said from now on waits for the next one."""
+        """End the line that takes, without closing the queue: later reports wait for the next line."""
         with self._changed:
             self._line += 1
             self._changed.notify_all()
@@ -131,7 +131,7 @@ class ReportQueue:
     def batches(self, hello: pb.Report | None = None) -> Iterator[pb.Reports]:
         """Begin a line: return what yields batches to send, now and then an empty one, until :meth:`close`.
 
-        Lines that were begun before end.  Everything that was kept is said again, in order, before what is new.
+        It ends the lines before it.  Kept reports are sent again, in order, before new ones.
 
         Parameters
         ----------

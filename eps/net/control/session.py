@@ -1,8 +1,8 @@
 """A member's session with its job master: reports go out, orders come in, in order; it outlives the master.
 
-One bidirectional stream at a time.  Where it breaks, the member goes on with its work while the session looks for the
+One bidirectional stream at a time.  Where it breaks, the member keeps working while the session looks for the
 next master in the job's directory, attaches to it and says again what may be lost.  Both ends say now and then that
-they are alive; a master that hangs is left once there is a newer one.  L2.
+they are alive; a master that hangs is left once there is a newer one.
 
 Source: EPS §5.2 (workers and servers keep a heartbeat channel to the ApplicationMaster); design sections 2 and 4.
 Fencing by a number that grows with every master: Chubby's sequencers (Burrows, OSDI 2006, section 2.4).
@@ -14,9 +14,8 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -24,16 +23,14 @@ import grpc
 from eps.core import messages as m
 from eps.core.messages import MemberFailed, Order, Report
 from eps.core.types import Address
-from eps.errors import DeadlineError, EpsError, PeerUnavailableError, RpcError, StorageError
+from eps.errors import DeadlineError, EpsError, PeerUnavailableError, RpcError
 from eps.net.calls.call import channel, error_of
-from eps.net.control.finder import PATIENCE_S, Seldom, SharedFile
+from eps.net.control.finder import MasterPlace, MasterSearch
 from eps.net.control.report_queue import BEAT_S, BEATS, ReportQueue
 from eps.net.messages.codec import order_from_pb
 from eps.net.security.credentials import NO_SECURITY, Security
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import MemberSessionStub
-from eps.storage.atomic import read_json
-from eps.storage.jobdir import MASTER_FILE, JobDir
 
 logger = logging.getLogger(__name__)
 
@@ -42,24 +39,9 @@ WELCOME_TIMEOUT_S = 60.0
 MASTER_PATIENCE_S = 60.0
 #: A master that says nothing for this long may have been replaced.
 SILENCE_S = 3.0
-#: How often a member looks for the next master: at first, and once it has looked for :data:`POLL_SLOWER_AFTER_S`.
-POLL_S, SLOW_POLL_S = 0.02, 0.1
-POLL_SLOWER_AFTER_S = 2.0
-#: The master that was there is tried again as well: after this long, doubled with each attempt.
-RETRY_S, LONGEST_RETRY_S = 0.05, 1.0
 #: A stream that lasted this long counts as one that worked; a member that slept this much longer than it meant to, was
 #: stopped itself.
 LASTED_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class MasterPlace:
-    """Where a job master listens."""
-
-    #: ``host:port``, or ``unix:NAME``.
-    address: str
-    #: 0 where it is not known.
-    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,32 +61,49 @@ class Patience:
         return cls(member_timeout_s, master_timeout_s, member_timeout_s / BEATS)
 
 
-def master_finder(job_dir: Path) -> Callable[[], MasterPlace | None]:
-    """Return a function that says where the job's latest master listens; None before the first, or while unknown.
+class OrderInbox:
+    """The orders of a job's masters, in order; what a replaced master says counts for nothing.
 
-    It looks into the job's directory, or, where the processes are on several hosts, into the store that they share.
+    Attributes
+    ----------
+    generation : int
+        The highest generation of a master that this member has heard of.
+    heard : (int, int)
+        Generation and step of the last order.
+    heard_s : float, seconds
+        When a master last said something, on the monotonic clock.
     """
-    shared = JobDir(job_dir).record().yarn.shared
-    if not shared:
-        return lambda: _place(lambda: read_json(JobDir(job_dir).master_json))
-    # Only who needs another store waits for the import.
-    from eps.storage.locations import RemotePath, location
 
-    where = location(shared)
-    if not isinstance(where, RemotePath):
-        return lambda: _place(lambda: read_json(where / MASTER_FILE))
-    file = SharedFile(where.storage(patience_s=PATIENCE_S), MASTER_FILE)
-    return Seldom(lambda: _place(file.read))
+    def __init__(self) -> None:
+        self.generation = 0
+        self.heard = 0, 0
+        self.heard_s = time.monotonic()
+        self._orders: queue.SimpleQueue[tuple[int, Order] | None] = queue.SimpleQueue()
 
+    def hear(self, message: pb.Order) -> bool:
+        """Note a message; return False where it comes from a master that was replaced."""
+        if message.generation < self.generation:
+            return False
+        self.generation, self.heard_s = message.generation, time.monotonic()
+        if message.WhichOneof("kind") is not None:
+            self.heard = message.generation, message.step
+        return True
 
-def _place(written: Callable[[], Mapping[str, Any] | None]) -> MasterPlace | None:
-    try:
-        record = written()
-        if record is None:
-            return None
-        return MasterPlace(str(Address(str(record["host"]), int(record["port"]))), int(record["generation"]))
-    except (StorageError, KeyError, ValueError) as error:
-        logger.warning("the job master cannot be found: %s", error)
+    def put(self, generation: int, order: Order) -> None:
+        """Have :meth:`take` return an order."""
+        self._orders.put((generation, order))
+
+    def end(self) -> None:
+        """Have :meth:`take` return None once the orders before have been taken."""
+        self._orders.put(None)
+
+    def take(self) -> Order | None:
+        """Wait for the next order; return None at the end."""
+        while (entry := self._orders.get()) is not None:
+            generation, order = entry
+            # It may have waited here while a newer master came.
+            if generation >= self.generation:
+                return order
         return None
 
 
@@ -138,28 +137,22 @@ class MemberSession:
         patience: Patience = Patience(),
     ) -> None:
         self._first = MasterPlace(master)
-        self._container_id, self._address, self._pid = container_id, address, pid
+        self._hello = pb.Hello(container_id=container_id, pid=pid)
+        self._hello.address.host, self._hello.address.port = address.host, address.port
         self._security = security
-        self._find = find
+        self._search = None if find is None else MasterSearch(find)
         self._patience = patience
         self._outgoing = ReportQueue(beat_s=patience.beat_s)
-        self._orders: queue.SimpleQueue[tuple[int, Order] | None] = queue.SimpleQueue()
+        self._inbox = OrderInbox()
         self._welcome = threading.Event()
         self._welcomed: pb.Welcome | None = None
         self._failure: EpsError | None = None
         self._on_order: Callable[[Order], None] | None = None
-        self._on_end: Callable[[EpsError | None], None] | None = None
-        #: The highest generation of a master that this member has heard of; orders of lower ones count for nothing.
-        self._generation = 0
-        #: Generation and step of the last order.
-        self._heard = 0, 0
-        self._heard_s = time.monotonic()
-        self._attempts = 0
         self._stream: Any = None
         #: Told to end, by the master or by :meth:`close`.
         self._over = threading.Event()
         self._closed = False
-        self._reader = threading.Thread(target=self._run, name="session", daemon=True)
+        self._reader: threading.Thread | None = None
 
     def be_patient(self, patience: Patience) -> None:
         """Wait as long as this from now on; the job's settings come with the welcome only."""
@@ -169,7 +162,7 @@ class MemberSession:
     @property
     def generation(self) -> int:
         """The highest generation of a master that this member has heard of."""
-        return self._generation
+        return self._inbox.generation
 
     def open(
         self, on_order: Callable[[Order], None], on_end: Callable[[EpsError | None], None]
@@ -184,12 +177,13 @@ class MemberSession:
         on_end : callable
             Called once when the session has ended: with the error, or None after ``Shutdown`` or :meth:`close`.
         """
-        self._on_order, self._on_end = on_order, on_end
-        self._heard_s = time.monotonic()
+        self._on_order = on_order
+        self._inbox.heard_s = time.monotonic()
+        self._reader = threading.Thread(target=self._run, args=(on_end,), name="session", daemon=True)
         self._reader.start()
         threading.Thread(target=self._obey_all, name="orders", daemon=True).start()
-        if self._find is not None:
-            threading.Thread(target=self._watch, name="session-watch", daemon=True).start()
+        if self._search is not None:
+            threading.Thread(target=self._watch, args=(self._search.find,), name="session-watch", daemon=True).start()
         return self._wait_for_welcome
 
     def _wait_for_welcome(self) -> pb.Welcome:
@@ -200,43 +194,43 @@ class MemberSession:
         return self._welcomed
 
     def report(self, report: Report, *, can_wait: bool = False) -> None:
-        """Queue a report; returns at once.  One that nobody waits for may be sent together with later ones."""
+        """Queue a report; returns at once.  One that can wait may be sent together with later ones."""
         self._outgoing.put(report, can_wait=can_wait)
 
     # ---- the session's thread
 
-    def _run(self) -> None:
+    def _run(self, on_end: Callable[[EpsError | None], None]) -> None:
         place: MasterPlace | None = self._first
         error: EpsError | None = None
         while place is not None:
             began_s = time.monotonic()
             error, final = self._attend(place)
-            if self._over.is_set() or final or self._find is None:
+            if self._over.is_set() or final or self._search is None:
                 break
             if time.monotonic() - began_s >= LASTED_S:
-                self._attempts = 0
+                self._search.on_lasted()
             logger.warning("the session with the job master broke (%s); looking for the next one", error)
-            place = self._next_place(place)
+            deadline_s = self._inbox.heard_s + self._patience.master_s
+            place = self._search.next(place, self._inbox.generation, deadline_s, self._over)
         if self._over.is_set():
             error = None
         elif place is None:
             error = PeerUnavailableError(f"no job master for {self._patience.master_s:g} s; the last word: {error}")
         self._over.set()
         self._failure = error
-        self._orders.put(None)
+        self._inbox.end()
         self._welcome.set()
-        if self._on_end is not None:
-            self._on_end(error)
+        on_end(error)
 
     def _attend(self, place: MasterPlace) -> tuple[EpsError, bool]:
         """Attach to a master and listen until the stream ends; return why, and whether no master can mend it."""
-        self._generation = max(self._generation, place.generation)
+        self._inbox.generation = max(self._inbox.generation, place.generation)
         try:
             connection = channel(place.address, self._security)
         except EpsError as error:
             return error, True
         why: EpsError
-        stream = MemberSessionStub(connection).Attach(self._outgoing.batches(self._hello()))
+        stream = MemberSessionStub(connection).Attach(self._outgoing.batches(self._introduction()))
         self._stream = stream
         try:
             if self._closed:
@@ -256,27 +250,24 @@ class MemberSession:
             stream.cancel()
             connection.close()
 
-    def _hello(self) -> pb.Report:
-        hello = pb.Hello(container_id=self._container_id, pid=self._pid, generation=self._generation)
-        hello.address.host, hello.address.port = self._address.host, self._address.port
+    def _introduction(self) -> pb.Report:
+        hello = pb.Hello(generation=self._inbox.generation)
+        hello.MergeFrom(self._hello)
         hello.name = self._welcomed.name if self._welcomed is not None else ""
-        hello.heard_generation, hello.heard_step = self._heard
+        hello.heard_generation, hello.heard_step = self._inbox.heard
         return pb.Report(hello=hello)
 
     def _hear(self, message: pb.Order) -> None:
-        if message.generation < self._generation:
+        if not self._inbox.hear(message):
             return
-        self._generation, self._heard_s = message.generation, time.monotonic()
         kind = message.WhichOneof("kind")
-        if kind is not None:
-            self._heard = message.generation, message.step
+        if kind is None:
+            return
         if kind == "welcome":
             if self._welcomed is not None:
                 logger.info("attached again to the job master, generation %d", message.generation)
             self._welcomed = self._welcomed or message.welcome
             self._welcome.set()
-            return
-        if kind is None:
             return
         order = order_from_pb(message)
         match order:
@@ -289,65 +280,40 @@ class MemberSession:
                 self._over.set()
                 self._obey(order)
                 return
-        self._orders.put((message.generation, order))
-
-    def _next_place(self, last: MasterPlace) -> MasterPlace | None:
-        """Wait for a master to attach to, the last one included; None where patience or session end before."""
-        assert self._find is not None
-        began_s = time.monotonic()
-        retry_s = began_s + min(LONGEST_RETRY_S, RETRY_S * 2.0 ** min(self._attempts, 10))
-        deadline_s = self._heard_s + self._patience.master_s
-        self._attempts += 1
-        while True:
-            found = self._find()
-            if found is not None and found.generation > self._generation:
-                self._attempts = 0
-                return found
-            now_s = time.monotonic()
-            if now_s >= deadline_s:
-                return None
-            if now_s >= retry_s:
-                return found if found is not None and found.generation == self._generation else last
-            poll_s = POLL_S if now_s - began_s < POLL_SLOWER_AFTER_S else SLOW_POLL_S
-            if self._over.wait(min(poll_s, max(0.0, min(retry_s, deadline_s) - now_s))):
-                return None
+        self._inbox.put(message.generation, order)
 
     # ---- the orders' thread
 
     def _obey_all(self) -> None:
-        while (entry := self._orders.get()) is not None:
-            generation, order = entry
-            # It may have waited here while a newer master came.
-            if generation >= self._generation:
-                self._obey(order)
+        while (order := self._inbox.take()) is not None:
+            self._obey(order)
 
     def _obey(self, order: Order) -> None:
         assert self._on_order is not None
         try:
             self._on_order(order)
         except Exception as error:
-            # Whatever went wrong, the master must know: it decides whether a plan or the job ends.
+            # The master must know of any error: it decides whether a plan or the job ends.
             logger.exception("order %s failed", type(order).__name__)
             name = self._welcomed.name if self._welcomed is not None else ""
             self.report(MemberFailed(name, type(error).__name__, f"{type(order).__name__}: {error}"))
 
     # ---- the watch's thread
 
-    def _watch(self) -> None:
+    def _watch(self, find: Callable[[], MasterPlace | None]) -> None:
         """Leave a stream that says nothing for the sake of a newer master, or at the end of all patience."""
-        assert self._find is not None
         before_s = time.monotonic()
         while not self._over.wait(pause_s := min(self._patience.beat_s, self._patience.silence_s / 4)):
             now_s = time.monotonic()
             if now_s - before_s > pause_s + LASTED_S:
                 # This process was stopped, or the machine slept: that says nothing about the master.
-                self._heard_s = now_s
+                self._inbox.heard_s = now_s
             before_s = now_s
-            stream, silent_s = self._stream, now_s - self._heard_s
+            stream, silent_s = self._stream, now_s - self._inbox.heard_s
             if stream is None or silent_s < self._patience.silence_s:
                 continue
-            found = self._find()
-            if silent_s >= self._patience.master_s or (found is not None and found.generation > self._generation):
+            found = find()
+            if silent_s >= self._patience.master_s or (found is not None and found.generation > self._inbox.generation):
                 logger.warning("the job master has said nothing for %.1f s", silent_s)
                 stream.cancel()
 
@@ -356,9 +322,10 @@ class MemberSession:
         self._closed = True
         self._over.set()
         self._outgoing.close()
-        if self._reader.is_alive() and threading.current_thread() is not self._reader:
-            self._reader.join(2.0)
+        reader = self._reader
+        if reader is not None and reader.is_alive() and threading.current_thread() is not reader:
+            reader.join(2.0)
             stream = self._stream
             if stream is not None:
                 stream.cancel()
-                self._reader.join(2.0)
+                reader.join(2.0)

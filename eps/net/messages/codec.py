@@ -1,7 +1,7 @@
 """Dataclass <-> protobuf, field by field, for the control messages.
 
 ``eps.core.messages`` and ``proto/eps/pb/control.proto`` have the same names and fields, so one reflective pair of
-functions carries all of them; a message that only one side knows is an error at import.  L2.
+functions carries all of them; a message that only one side knows is an error at import.
 """
 
 from __future__ import annotations

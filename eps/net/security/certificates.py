@@ -1,7 +1,7 @@
-"""A job's own certificates: an authority whose key is never kept, and the one certificate that it signs.  L2.
+"""A job's own certificates: an authority whose key is never kept, and the one certificate that it signs.
 
 All processes of a job run as one user and trust each other alike, so they share a certificate; the authority's key is
-forgotten at once, so that nobody can ever make a second one.
+forgotten at once, so that no second one can ever be made.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from eps.errors import ConfigError, StorageError
 from eps.net.security.credentials import TLS_NAME, TlsFiles
 from eps.storage.atomic import write_bytes_atomic
 
-#: Longer than any job; who has the key is decided by the job's directory, which goes with it.
+#: Longer than any job: the key lies in the job's directory, and is removed with it.
 VALID_DAYS = 3650
 #: Clocks of other machines may be behind by this much.
 VALID_BEFORE_HOURS = 1

@@ -1,4 +1,4 @@
-"""How processes of a job know each other: by the folder of their sockets, or by certificates between hosts.  L2.
+"""How processes of a job know each other: by the folder of their sockets, or by certificates between hosts.
 
 On one host, the processes of a job listen on Unix sockets in a folder of the job's directory that only its user can
 enter.  Another user can neither connect to such a socket nor put one in its place, so both ends know each other.
@@ -8,7 +8,7 @@ Between hosts they use mutual TLS.  The job has a certificate authority of its o
 end.
 
 The data plane's sockets outside of that folder, where members of a TLS job meet on one host, prove the job's token to
-each other: 128 random bits in a file that only the job's user can read (:mod:`eps.net.arrays.handshake`).
+each other: 128 random bits in a file that only the job's user can read (:mod:`eps.net.arrays.sockets`).
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class Security:
         return SocketPath(f"/proc/self/fd/{fd}/{name}", fd)
 
     def new_socket(self) -> Address:
-        """Return the address of a socket to listen on, which nobody had before; makes the folder.
+        """Return the address of a socket to listen on, which is new; makes the folder.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Reading messages from a wire: one frame for each, and its payload straight into its memory.  L2.
+"""Reading messages from a wire: one frame for each, and its payload straight into its memory.
 
 What a small message's description said is remembered, and a message like the one before it is recognised by one
 comparison: without both a round trip of 100 floats takes 1.4 to 2.3 times as long, without the comparison 1.0 to 1.5
@@ -22,7 +22,6 @@ import numpy as np
 
 from eps.errors import FrameError, PeerUnavailableError
 from eps.net.arrays.api import ALIGNMENT_BYTES, Limits, Message, aligned_empty
-from eps.net.arrays.arena import Lease, Mapping
 from eps.net.arrays.frames import (
     BEGINNING_BYTES,
     FIRST,
@@ -30,7 +29,10 @@ from eps.net.arrays.frames import (
     HEAD_START,
     LENGTH_START,
     LENT,
+    MOST_CONTROL_BYTES,
+    PIECE_BYTES,
     SEALED,
+    ArrivingChecksum,
     Described,
     Description,
     Kind,
@@ -38,14 +40,13 @@ from eps.net.arrays.frames import (
     described_lengths,
     parse_description,
     parse_frame_header,
+    unsealed,
 )
-from eps.net.arrays.seals import PIECE_BYTES, Checking, unsealed
+from eps.net.arrays.memory import Lease, Mapping
 from eps.net.arrays.wires import LEAST_BYTES, STALL_S, Progress, Wire
 
 #: Bytes that are read before anything is known of a message; a small one comes with one call.
 _BUFFER_BYTES = 64 * 1024
-#: Longest frame of the transport's own.
-MOST_CONTROL_BYTES = 32 * 1024
 #: Payloads up to this size share memory, of this size: keeping such an array keeps a slab.
 _SMALL_BYTES = 4 * 1024
 _SLAB_BYTES = 64 * 1024
@@ -80,10 +81,81 @@ class _Begun:
     got: int
     sealed: bool
     #: Of one that is sealed, unless its arrays are lent.
-    checking: Checking | None
+    checking: ArrivingChecksum | None
 
 
 _NOTHING = _Known(struct.Struct(f"<{BEGINNING_BYTES}sQ0s0s"), b"nothing is described so", Description([], 0, False))
+
+
+class BorrowedArrays:
+    """The shared memory of the peer: its segments, and the arrays that it lends there.
+
+    Parameters
+    ----------
+    wire : Wire
+        Brings the descriptors of segments.
+    returned : deque of int or None
+        Takes the number of each lease whose array is gone; None where the reply gives it back.
+    on_release : callable or None
+        Takes the numbers of leases that the peer gives back.
+    """
+
+    def __init__(
+        self, wire: Wire, returned: deque[int] | None, on_release: Callable[[tuple[int, ...]], None] | None
+    ) -> None:
+        self._wire = wire
+        self._returned = returned
+        self._on_release = on_release
+        self._segments: dict[int, Mapping] = {}
+
+    def array(self, array: Described, payload: memoryview, base: int) -> np.ndarray:
+        """Return an array of a message, which lies in the peer's memory or in the payload.
+
+        Raises
+        ------
+        FrameError
+            It lies in memory that the peer has not passed.
+        """
+        dtype, shape, offset, lent = array
+        if not lent:
+            return np.ndarray(shape, dtype, payload, base + offset)
+        number, place, lease = LENT.unpack_from(payload, base + offset)
+        mapping = self._segments.get(number)
+        # Not NumPy's product, which wraps around: a peer could make any shape look small.
+        size_bytes = math.prod(shape) * dtype.itemsize
+        if mapping is None:
+            raise FrameError(f"an array lies in segment {number}, which was never passed")
+        if place + size_bytes > mapping.size_bytes or place % dtype.itemsize:
+            raise FrameError(f"an array of {size_bytes} bytes at {place} of a segment of {mapping.size_bytes} bytes")
+        return np.asarray(Lease(mapping, place, dtype, shape, lease, self._returned))
+
+    def on_frame(self, kind: Kind, numbers: tuple[int, ...]) -> None:
+        """Take a frame of the transport's own: a segment, one that is forgotten, or leases that come back.
+
+        Raises
+        ------
+        FrameError
+            It makes no sense.
+        """
+        if kind is Kind.SEGMENT:
+            if len(numbers) != 2 or numbers[0] in self._segments or len(self._segments) >= _MOST_SEGMENTS:
+                raise FrameError(f"a segment that is malformed, known, or beyond the {_MOST_SEGMENTS} that are allowed")
+            descriptor = self._wire.take_descriptor()
+            try:
+                self._segments[numbers[0]] = Mapping(descriptor, numbers[1])
+            finally:
+                os.close(descriptor)
+        elif kind is Kind.FORGET:
+            for number in numbers:
+                self._segments.pop(number, None)
+        elif self._on_release is not None:
+            self._on_release(numbers)
+        else:
+            raise FrameError("leases come back, but none were given")
+
+    def close(self) -> None:
+        """Unmap the segments, but for those that arrays still lie in."""
+        self._segments.clear()
 
 
 class StreamReader:
@@ -120,10 +192,8 @@ class StreamReader:
         self._wire = wire
         self._limits = limits
         self._kinds = {int(kind): kind for kind in (*kinds, *(_TRANSPORT_KINDS if lending else ()))}
-        self._lending = lending
-        self._returned = returned
-        self._on_release = on_release
-        self._segments: dict[int, Mapping] = {}
+        #: None where the transport has no shared memory.
+        self._borrowed = BorrowedArrays(wire, returned, on_release) if lending else None
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._stop = 0
@@ -134,17 +204,18 @@ class StreamReader:
         #: That of the message before: most messages are like it, which one comparison finds out.
         self._expected = _NOTHING
         self._begun: _Begun | None = None
-        #: Of a message that has begun, and that this reader has waited for.
-        self._progress = Progress()
-        self._unfinished = False
+        #: Of a message that has begun, and that this reader has waited for; None where there is none.
+        self._progress: Progress | None = None
         #: See :meth:`wait_at_most`.
         self.patience_s: float = STALL_S
 
     @property
     def buffered(self) -> bool:
         """True if :meth:`read` has something to do although the descriptor may not be readable."""
-        if self._unfinished:
-            return self._wire.pending or self._progress.overdue
+        # Taken once: another thread may be reading.
+        progress = self._progress
+        if progress is not None:
+            return self._wire.pending or progress.overdue
         return self._stop > self._start or self._wire.pending
 
     def wait_at_most(self, patience_s: float) -> None:
@@ -155,7 +226,7 @@ class StreamReader:
     def read(self) -> tuple[Kind, int, Message] | None:
         """Return kind, request id and message of the next one; None where it was not complete in time.
 
-        One that has begun is gone on with by the next call.
+        The next call continues a message that has begun.
 
         Raises
         ------
@@ -194,20 +265,21 @@ class StreamReader:
                 return None
 
     def close(self) -> None:
-        """Unmap the peer's segments, but for those that arrays still lie in."""
-        self._segments.clear()
+        """Release what the peer lends."""
+        if self._borrowed is not None:
+            self._borrowed.close()
         self._begun = None
 
     def _wait_until(self) -> float:
         """Return when to leave a message that has begun for later."""
         now_s = time.monotonic()
-        if not self._unfinished:
-            self._unfinished = True
-            self._progress.begin()
+        if self._progress is None:
+            self._progress = Progress()
         return now_s + self.patience_s
 
     def _leave(self, count: int, until_s: float) -> bool:
         """Note how much of a message came; return True where the rest is for later."""
+        assert self._progress is not None
         if self._progress.stalled(count):
             raise PeerUnavailableError(
                 f"the peer stopped in the middle of a message: less than {LEAST_BYTES} bytes came in {STALL_S} s"
@@ -227,7 +299,7 @@ class StreamReader:
             count = self._wire.receive(self._view[self._stop :])
             self._stop += count
             if self._stop - self._start >= needed:
-                self._unfinished = False
+                self._progress = None
                 return True
             if self._leave(count, until_s):
                 return False
@@ -257,7 +329,7 @@ class StreamReader:
         description = bytes(self._view[start + LENGTH_START : start + header_start])
         known = self._known.get(description)
         if known is None:
-            described = parse_description(description[FRAME_HEADER.size - LENGTH_START :], self._lending)
+            described = parse_description(description[FRAME_HEADER.size - LENGTH_START :], self._borrowed is not None)
             if header_start + header_bytes - FRAME_HEADER.size + described.payload_bytes != body_bytes:
                 raise FrameError(f"a body of {body_bytes} bytes is announced, but the message has others")
             fields = struct.Struct(f"<{BEGINNING_BYTES}sQ{len(description)}s{header_bytes}s")
@@ -284,7 +356,7 @@ class StreamReader:
         if got < described.payload_bytes or sealed:
             checking = None
             if sealed and not described.lends:
-                checking = Checking(header, described.payload_bytes)
+                checking = ArrivingChecksum(header, described.payload_bytes)
                 checking.take(payload[base : base + got])
             self._begun = _Begun(kind, request_id, header, described, payload, base, got, sealed, checking)
             return self._go_on(self._begun)
@@ -304,7 +376,7 @@ class StreamReader:
                 checking.take(memory[start : begun.got])
             if begun.got < size_bytes and self._leave(count, until_s):
                 return None
-        self._begun, self._unfinished = None, False
+        self._begun = self._progress = None
         message = Message(begun.header, self._arrays(begun.described, begun.memory, begun.base))
         if begun.sealed:
             message = unsealed(message, "" if checking is None else checking.hexdigest())
@@ -312,7 +384,9 @@ class StreamReader:
 
     def _arrays(self, described: Description, payload: memoryview, base: int) -> tuple[np.ndarray, ...]:
         if described.lends:
-            return tuple([self._array(array, payload, base) for array in described.arrays])
+            # Only descriptions of a transport with shared memory say so.
+            assert self._borrowed is not None
+            return tuple([self._borrowed.array(array, payload, base) for array in described.arrays])
         if len(described.arrays) == 1:
             dtype, shape, offset, _ = described.arrays[0]
             return (np.ndarray(shape, dtype, payload, base + offset),)
@@ -335,20 +409,6 @@ class StreamReader:
         self._start = start + got
         return memory, base, got
 
-    def _array(self, array: Described, payload: memoryview, base: int) -> np.ndarray:
-        dtype, shape, offset, lent = array
-        if not lent:
-            return np.ndarray(shape, dtype, payload, base + offset)
-        number, place, lease = LENT.unpack_from(payload, base + offset)
-        mapping = self._segments.get(number)
-        # Not NumPy's product, which wraps around: a peer could make any shape look small.
-        size_bytes = math.prod(shape) * dtype.itemsize
-        if mapping is None:
-            raise FrameError(f"an array lies in segment {number}, which was never passed")
-        if place + size_bytes > mapping.size_bytes or place % dtype.itemsize:
-            raise FrameError(f"an array of {size_bytes} bytes at {place} of a segment of {mapping.size_bytes} bytes")
-        return np.asarray(Lease(mapping, place, dtype, shape, lease, self._returned))
-
     def _transport_frame(self, kind: Kind, body_bytes: int) -> bool:
         """Take a frame of the transport's own; return False where it did not come in time."""
         if not 0 < body_bytes <= MOST_CONTROL_BYTES or body_bytes % _NUMBER.size:
@@ -357,20 +417,6 @@ class StreamReader:
             return False
         body = bytes(self._view[self._start + FRAME_HEADER.size : self._start + FRAME_HEADER.size + body_bytes])
         self._start += FRAME_HEADER.size + body_bytes
-        numbers = struct.unpack(f"<{body_bytes // _NUMBER.size}Q", body)
-        if kind is Kind.SEGMENT:
-            if len(numbers) != 2 or numbers[0] in self._segments or len(self._segments) >= _MOST_SEGMENTS:
-                raise FrameError(f"a segment that is malformed, known, or beyond the {_MOST_SEGMENTS} that are allowed")
-            descriptor = self._wire.take_descriptor()
-            try:
-                self._segments[numbers[0]] = Mapping(descriptor, numbers[1])
-            finally:
-                os.close(descriptor)
-        elif kind is Kind.FORGET:
-            for number in numbers:
-                self._segments.pop(number, None)
-        elif self._on_release is not None:
-            self._on_release(numbers)
-        else:
-            raise FrameError("leases come back, but none were given")
+        assert self._borrowed is not None
+        self._borrowed.on_frame(kind, struct.unpack(f"<{body_bytes // _NUMBER.size}Q", body))
         return True

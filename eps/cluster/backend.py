@@ -1,0 +1,261 @@
+"""What backends share: what wakes a thread that waits for them, a base beside a supervisor, a ledger of containers."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
+from enum import Enum, auto
+
+from eps.cluster.api import WITHDRAWN, Allocated, ContainerEvent, ContainerRequest, Exited, ResourceManager, Running
+from eps.errors import ConfigError, ResourceError
+
+
+class Wakeup:
+    """A descriptor that is readable from :meth:`notify` to :meth:`clear`, or while one of ``others`` is.
+
+    One thread may wait while others notify.  Neither may be called after :meth:`close`.
+
+    Parameters
+    ----------
+    others : int
+        Descriptors that bring news by themselves.
+    """
+
+    def __init__(self, *others: int) -> None:
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._ready = select.epoll()
+        for fd in (self._fd, *others):
+            self._ready.register(fd, select.EPOLLIN)
+
+    def notify(self) -> None:
+        """Let :meth:`wait` return, now and until :meth:`clear`."""
+        os.eventfd_write(self._fd, 1)
+
+    def clear(self) -> None:
+        """Let :meth:`wait` block again; harmless where it does."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._fd)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until there is news; return False at the timeout.
+
+        Give a timeout where another thread may close this object: closing does not wake a wait.
+
+        Raises
+        ------
+        ResourceError
+            It is closed.
+        """
+        try:
+            return bool(self._ready.poll(timeout_s))
+        except ValueError:
+            raise ResourceError("the resource manager is closed") from None
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while there is news."""
+        return self._ready.fileno()
+
+    def close(self) -> None:
+        """Give the descriptors back; harmless when repeated."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._ready.close()
+            os.close(fd)
+
+
+class Waitable:
+    """A resource manager that a thread can wait for: by its wakeup descriptor."""
+
+    _wakeup: Wakeup
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until :meth:`poll` has something to say; return False at the timeout.
+
+        Give a timeout where another thread may close this object: closing does not wake a wait.
+
+        Raises
+        ------
+        ResourceError
+            The manager is closed.
+        """
+        return self._wakeup.wait(timeout_s)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while :meth:`poll` has something to say."""
+        return self._wakeup.fileno()
+
+
+class SupervisedManager(Waitable, ABC):
+    """The part of a :class:`~eps.cluster.api.ResourceManager` that polls, and passes beats on to the supervisor.
+
+    Parameters
+    ----------
+    lock : context manager
+        Held while the backend's state is read or changed.
+    supervisor : ResourceManager, optional
+        Gets the beats, and how the job ended; not closed with this object.
+    """
+
+    def __init__(self, lock: AbstractContextManager[object], supervisor: ResourceManager | None) -> None:
+        self._lock, self._supervisor = lock, supervisor
+        #: Why there will be no more containers.
+        self._gone = ""
+        self._closed = threading.Event()
+        self._wakeup = Wakeup(*([] if supervisor is None else [supervisor.fileno()]))
+
+    def poll(self) -> list[ContainerEvent]:
+        """Return what has happened since the last call, in order.
+
+        Raises
+        ------
+        ResourceError
+            The holder of the containers, or the supervisor, is gone, and all earlier events have been returned.
+        """
+        with self._lock:
+            self._check_open()
+            events = self._take_events()
+            if not self._gone:
+                self._wakeup.clear()
+            elif not events:
+                raise ResourceError(self._gone)
+        if self._supervisor is not None:
+            try:
+                self._supervisor.poll()
+            except ResourceError:
+                if not events:
+                    raise
+        return events
+
+    def beat(self, progress: int, patience_s: float = 0.0) -> None:
+        """Tell the supervisor that the job master lives; see :class:`~eps.cluster.api.ResourceManager`."""
+        if self._supervisor is not None:
+            self._supervisor.beat(progress, patience_s)
+
+    def silent_s(self) -> float:
+        """Return for how long the holder of the containers, or the supervisor, has been silent, in seconds; or 0.0."""
+        silent_s = self._source_silent_s()
+        return silent_s if self._supervisor is None else max(silent_s, self._supervisor.silent_s())
+
+    @abstractmethod
+    def _source_silent_s(self) -> float:
+        """Return for how long the holder of the containers has been silent, in seconds; 0.0 where it answers."""
+
+    # ---- with the lock held
+
+    @abstractmethod
+    def _take_events(self) -> list[ContainerEvent]:
+        """Return what has happened since the last call."""
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise ResourceError("the resource manager is closed")
+
+
+class Phase(Enum):
+    """Where in its life a container is; see :mod:`eps.cluster.api`."""
+
+    WAITING = auto()
+    LAUNCHING = auto()
+    RUNNING = auto()
+    ENDED = auto()
+
+
+class ContainerLedger:
+    """The containers of one job, for a backend that grants them itself, oldest request first.
+
+    Parameters
+    ----------
+    max_containers : int
+        Containers that may be there at once; a request beyond it waits for the end of another.  0 sets no limit.
+    adopted : iterable of str, optional
+        Containers that run already.
+
+    Attributes
+    ----------
+    events : list of ContainerEvent
+        What has happened and was not taken, in order.
+
+    Raises
+    ------
+    ConfigError
+        ``max_containers`` is negative.
+    """
+
+    def __init__(self, max_containers: int = 0, adopted: Iterable[str] = ()) -> None:
+        if max_containers < 0:
+            raise ConfigError(f"max_containers is {max_containers}, but must be at least 0")
+        self.max_containers = max_containers
+        self.events: list[ContainerEvent] = []
+        self._phases = dict.fromkeys(adopted, Phase.RUNNING)
+        self._waiting: deque[ContainerRequest] = deque()
+        self._num_there = len(self._phases)
+
+    def phase(self, container_id: str) -> Phase | None:
+        """Return where a container is; None for one that was never requested."""
+        return self._phases.get(container_id)
+
+    def is_there(self, container_id: str) -> bool:
+        """Return whether a container is granted and has not ended."""
+        return self._phases.get(container_id) in (Phase.LAUNCHING, Phase.RUNNING)
+
+    def there(self) -> list[str]:
+        """Return the containers that are granted and have not ended, in the order of their requests."""
+        return [container_id for container_id in self._phases if self.is_there(container_id)]
+
+    def request(self, request: ContainerRequest) -> list[ContainerRequest]:
+        """Take a request in; return what is granted now and must be launched.
+
+        Raises
+        ------
+        ResourceError
+            The container id has been used before.
+        """
+        if request.container_id in self._phases:
+            raise ResourceError(f"{request.container_id} was requested before: a container id is used once")
+        self._phases[request.container_id] = Phase.WAITING
+        self._waiting.append(request)
+        return self._grant()
+
+    def withdraw(self, container_id: str) -> bool:
+        """Take a request back that waits; return whether that was so."""
+        if self._phases.get(container_id) is not Phase.WAITING:
+            return False
+        self._waiting = deque(request for request in self._waiting if request.container_id != container_id)
+        self._phases[container_id] = Phase.ENDED
+        self.events.append(Exited(container_id, None, WITHDRAWN))
+        return True
+
+    def on_running(self, container_id: str, pid: int, host: str) -> None:
+        """Note that a container that was launched runs; nothing where it has ended meanwhile."""
+        if self._phases.get(container_id) is Phase.LAUNCHING:
+            self._phases[container_id] = Phase.RUNNING
+            self.events.append(Running(container_id, pid, host))
+
+    def on_end(self, container_id: str, code: int | None, reason: str, taken: bool = False) -> list[ContainerRequest]:
+        """Note that a container is gone, once; return what is granted in its place and must be launched."""
+        if not self.is_there(container_id):
+            return []
+        self._phases[container_id] = Phase.ENDED
+        self._num_there -= 1
+        self.events.append(Exited(container_id, code, reason, taken))
+        return self._grant()
+
+    def take_events(self) -> list[ContainerEvent]:
+        """Return what has happened since the last call."""
+        events, self.events = self.events, []
+        return events
+
+    def _grant(self) -> list[ContainerRequest]:
+        granted = []
+        while self._waiting and not (self.max_containers and self._num_there >= self.max_containers):
+            request = self._waiting.popleft()
+            self._num_there += 1
+            self._phases[request.container_id] = Phase.LAUNCHING
+            self.events.append(Allocated(request.container_id))
+            granted.append(request)
+        return granted
