@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from eps.core.reconfig import OPERATIONS, Change, Operation, Phase, Plan
 from eps.core.settings import CoreSettings
-from eps.core.types import MOST_MEMBERS, MemberId, Role, Team, member_name, member_number
+from eps.core.types import MOST_MEMBERS, MemberId, Role, Team, member_name
 from eps.errors import ConfigError, PlanError, UnknownMemberError
 
 #: Longest request id, in characters.
@@ -25,7 +25,7 @@ _NAME = re.compile(r"(worker|server)-[1-9][0-9]{0,8}")
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Who will be there once the plans that are on their way have happened."""
+    """Who will be there once the plans that are on their way have happened, in the order in which they joined."""
 
     workers: tuple[MemberId, ...]
     servers: tuple[MemberId, ...]
@@ -106,11 +106,6 @@ def check_request_id(text: str) -> None:
         )
 
 
-def highest(members: Sequence[MemberId], count: int) -> tuple[MemberId, ...]:
-    """Return the ``count`` members with the highest numbers, ascending."""
-    return tuple(sorted(members, key=member_number)[len(members) - count :]) if count else ()
-
-
 def resolve(roster: Roster, change: Change, settings: CoreSettings) -> tuple[Roster, Team, Team]:
     """Return the roster after ``change``, the members it adds and the members it removes.
 
@@ -146,13 +141,13 @@ def resolve(roster: Roster, change: Change, settings: CoreSettings) -> tuple[Ros
         return _with(roster, role, present + added, first + change.count), Team.of(role, added), Team()
     if change.names:
         _check_names(change.names, present, role)
-        removed = tuple(sorted(change.names, key=member_number))
+        removed = tuple(name for name in present if name in change.names)
     else:
         if change.count >= len(present):
             raise PlanError(
                 f"{change}: the job has {len(present)} {role}{'s' * (len(present) != 1)} and must keep at least one"
             )
-        removed = highest(present, change.count)
+        removed = present[-change.count :]
     if len(removed) >= len(present):
         raise PlanError(f"{change}: the job has {len(present)} {role}s and must keep at least one")
     going = frozenset(removed)

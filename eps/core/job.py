@@ -663,7 +663,9 @@ def _propose(job: Job, plan: Plan) -> None:
         return
     for role in Role:
         for name in plan.coming.of_role(role):
-            job.out.add(job.members.request(role, job.out.now_s, name)[1])
+            requested, commands = job.members.request(role, job.out.now_s)
+            assert requested == name, "plans name newcomers as members are named"
+            job.out.add(commands)
 
 
 def _ask_for_members(job: Job) -> None:

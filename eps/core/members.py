@@ -18,7 +18,7 @@ from eps.core.membership import Membership
 from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable, SplitTable, spread_evenly
 from eps.core.take_over import standing_followers
-from eps.core.types import Address, MemberId, Role, Tier, member_name, member_number
+from eps.core.types import Address, MemberId, Role, Tier, member_name
 
 
 class MemberPhase(StrEnum):
@@ -37,6 +37,8 @@ class Member:
     name: MemberId
     container: str
     roles: frozenset[Role]
+    #: Its place among the members of its role, in the order in which the job asked for them, from 1 on.
+    rank: int
     tier: Tier = Tier.RELIABLE
     phase: MemberPhase = MemberPhase.REQUESTED
     #: Where it listens; None before it has registered.
@@ -94,20 +96,21 @@ class Members:
 
     # ---- containers
 
-    def request(self, role: Role, now_s: float, name: MemberId = "") -> tuple[MemberId, list[e.Command]]:
-        """Request a container for a member; return its name, which is new unless one is given."""
-        name = name or member_name(role, self.next_number[role])
-        self.next_number[role] = max(self.next_number[role], member_number(name) + 1)
-        return name, self._request(name, frozenset({role}), now_s)
+    def request(self, role: Role, now_s: float) -> tuple[MemberId, list[e.Command]]:
+        """Request a container for the next member of a role; return its name, which no other ever has."""
+        rank = self.next_number[role]
+        self.next_number[role] = rank + 1
+        name = member_name(role, rank)
+        return name, self._request(name, frozenset({role}), rank, now_s)
 
     def request_another(self, member: Member, now_s: float) -> list[e.Command]:
         """Request another container for a member whose own has ended."""
-        return self._request(member.name, member.roles, now_s)
+        return self._request(member.name, member.roles, member.rank, now_s)
 
-    def _request(self, name: MemberId, roles: frozenset[Role], now_s: float) -> list[e.Command]:
+    def _request(self, name: MemberId, roles: frozenset[Role], rank: int, now_s: float) -> list[e.Command]:
         container_id = f"container-{self._next_container:04d}"
         self._next_container += 1
-        self.by_name[name] = self.by_container[container_id] = Member(name, container_id, roles, asked_s=now_s)
+        self.by_name[name] = self.by_container[container_id] = Member(name, container_id, roles, rank, asked_s=now_s)
         return [e.RequestContainer(container_id, roles)]
 
     def repeat_request(self, member: Member, now_s: float) -> list[e.Command]:
@@ -166,7 +169,7 @@ class Members:
             member.ways = {**here, peer.name: report.way}
 
     def of_role(self, role: Role) -> list[Member]:
-        """Return the members of a role, in the order in which they were requested."""
+        """Return the members of a role, in the order in which their containers were requested."""
         return [member for member in self.by_name.values() if role in member.roles]
 
     # ---- the membership
@@ -177,7 +180,7 @@ class Members:
         if len(addresses) < len(self.by_name):
             return None
         workers, servers = (
-            tuple(sorted((member.name for member in self.of_role(role)), key=member_number)) for role in Role
+            tuple(member.name for member in sorted(self.of_role(role), key=lambda member: member.rank)) for role in Role
         )
         owners = spread_evenly(settings.num_partitions, servers)
         followers = standing_followers(owners, servers, ()) if settings.followers else ()
@@ -232,6 +235,9 @@ class Members:
         # One that takes over from lost members holds at once.  Equal where a plan commits before any worker was granted
         # the clock of the plan before: then the later holds.
         for earlier, later in pairwise(self.memberships):
+            for role in Role:
+                stayed = [name for name in earlier.of_role(role) if name in later.of_role(role)]
+                assert list(later.of_role(role)[: len(stayed)]) == stayed, "newcomers come after those that stay"
             assert later.takes_over or earlier.from_clock <= later.from_clock, (earlier.version, later.from_clock)
         if not any(membership.takes_over for membership in self.memberships):
             assert max(self.membership.balance()) <= 1, "loads are within one of each other"

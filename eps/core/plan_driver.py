@@ -18,7 +18,7 @@ from eps.core.planner import Move, TransferPlan, plan_partitions, plan_splits
 from eps.core.reconfig import Operation, Phase, Plan
 from eps.core.tables import PartitionTable
 from eps.core.take_over import standing_followers
-from eps.core.types import Address, MemberId, Role, Team, member_number
+from eps.core.types import Address, MemberId, Role, Team
 from eps.errors import PlanError, TransferError
 
 #: A removal aborts the addition before it once that has waited this long for containers (design section 4).
@@ -143,12 +143,7 @@ class PlanDriver:
         gone = set(self.plan.removed)
         everyone = [n for n in self.before.members if n not in gone] + list(self.plan.added)
         by_role = {
-            role: tuple(
-                sorted(
-                    [n for n in self.before.of_role(role) if n not in gone] + [*self.plan.coming.of_role(role)],
-                    key=member_number,
-                )
-            )
+            role: tuple(n for n in self.before.of_role(role) if n not in gone) + self.plan.coming.of_role(role)
             for role in Role
         }
         return Membership(

@@ -6,8 +6,8 @@ Source: EPS §3.2 (Figs 6 and 8), §3.3 (Figs 11 and 12).
 
 Deviation: the paper gives no rule for several members at once.  One rule gives all four figures and holds for any n:
 with ``total = q * m + r`` items over the m members after the change, r members have ``q + 1`` (the added first, then
-the existing with the most, ties to the lowest number) and the others q.  The scan for inactive copies (§3.3) is a
-maximum matching, so that no copy is sent that a better assignment would spare.
+the existing with the most, ties to the one that joined first) and the others q.  The scan for inactive copies (§3.3) is
+a maximum matching, so that no copy is sent that a better assignment would spare.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from eps.core.tables import PartitionTable, SplitTable
-from eps.core.types import MemberId, member_number
+from eps.core.types import MemberId
 from eps.errors import PlanError
 
 
@@ -75,36 +75,42 @@ def target_counts(
     held : mapping
         Items per member before the change; members that leave are in it and not in ``members``.
     members : sequence
-        Members after the change, including ``added``.
+        Members after the change, including ``added``, in the order in which they joined.
     """
     total = sum(held.values())
     base, extra = divmod(total, len(members))
     newcomers = set(added)
-    by_claim = sorted(members, key=lambda m: (m not in newcomers, -held.get(m, 0), member_number(m)))
-    return {member: base + (rank < extra) for rank, member in enumerate(by_claim)}
+    by_claim = sorted(members, key=lambda m: (m not in newcomers, -held.get(m, 0)))
+    with_one_more = set(by_claim[:extra])
+    return {member: base + (member in with_one_more) for member in members}
 
 
 def _taken(
-    holders: Sequence[MemberId], targets: Mapping[MemberId, int], rule: TakeRule
+    holders: Sequence[MemberId], members: Sequence[MemberId], targets: Mapping[MemberId, int], rule: TakeRule
 ) -> tuple[list[int], dict[MemberId, int]]:
-    """Return the items that leave their holder, in giving order, and the room left at each member."""
-    items_of: dict[MemberId, list[int]] = {}
+    """Return the items that leave their holder, in giving order, and the room left at each member.
+
+    Parameters
+    ----------
+    members : sequence
+        Members before the change, in the order in which they give.
+    """
+    items_of: dict[MemberId, list[int]] = {member: [] for member in members}
     for item, holder in enumerate(holders):
-        items_of.setdefault(holder, []).append(item)
+        items_of[holder].append(item)
     leaving: list[int] = []
     room = {member: max(0, count - len(items_of.get(member, ()))) for member, count in targets.items()}
-    for donor in sorted(items_of, key=member_number):
-        surplus = len(items_of[donor]) - targets.get(donor, 0)
+    for donor, items in items_of.items():
+        surplus = len(items) - targets.get(donor, 0)
         if surplus > 0:
-            items = items_of[donor]
             chosen = items[:surplus] if rule is TakeRule.LOWEST_FIRST else items[-surplus:]
             leaving.extend(chosen)
     return leaving, room
 
 
 def _deal(items: Sequence[int], room: Mapping[MemberId, int]) -> dict[int, MemberId]:
-    """Deal ``items`` round-robin, in number order, to the members that have room."""
-    left = {m: room[m] for m in sorted(room, key=member_number) if room[m] > 0}
+    """Deal ``items`` round-robin, in the order of ``room``, to the members that have room."""
+    left = {member: number for member, number in room.items() if number > 0}
     dealt: dict[int, MemberId] = {}
     queue = list(items)
     while queue:
@@ -157,7 +163,7 @@ def plan_partitions(
     table : PartitionTable
         Before the change.
     servers : sequence
-        Servers before the change; ``added`` are not in it, ``removed`` are.
+        Servers before the change, in the order in which they joined; ``added`` are not in it, ``removed`` are.
 
     Raises
     ------
@@ -170,7 +176,7 @@ def plan_partitions(
     """
     after = _members_after(servers, added, removed, len(table), "server", "partitions")
     targets = target_counts(table.counts(servers), after, added)
-    leaving, room = _taken(table.owners, targets, PARTITION_TAKE_RULE)
+    leaving, room = _taken(table.owners, servers, targets, PARTITION_TAKE_RULE)
     dealt = _deal(leaving, room)
     moves = tuple(Move(p, table.owners[p], dealt[p]) for p in sorted(dealt))
     return moves, table.with_owners(dealt, removed)
@@ -192,9 +198,10 @@ def plan_splits(
     """
     after = _members_after(workers, added, removed, len(table), "worker", "splits")
     targets = target_counts(table.counts(workers), after, added)
-    leaving, room = _taken(table.active, targets, SPLIT_TAKE_RULE)
+    leaving, room = _taken(table.active, workers, targets, SPLIT_TAKE_RULE)
     leaving.sort()
-    dealt = _match_copies(leaving, {s: table.inactive[s] for s in leaving}, room)
+    copies = {s: [worker for worker in after if worker in table.inactive[s]] for s in leaving}
+    dealt = _match_copies(leaving, copies, room)
     for member in dealt.values():
         room[member] -= 1
     dealt.update(_deal([s for s in leaving if s not in dealt], room))
@@ -211,7 +218,7 @@ def _members_after(
     items: str,
 ) -> list[MemberId]:
     gone = set(removed)
-    after = sorted([m for m in members if m not in gone] + list(added), key=member_number)
+    after = [m for m in members if m not in gone] + list(added)
     if not after:
         raise PlanError(f"removing {len(gone)} of {len(members)} {role}s would leave none; a job keeps at least one")
     if len(after) > num_items:

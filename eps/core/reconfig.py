@@ -131,7 +131,7 @@ class Change:
     operation: Operation
     #: Number of members; for a removal by name, and for a drain, the number of names.
     count: int
-    #: Names to remove; empty for a removal by count (the highest numbers go first) and for additions.
+    #: Names to remove; empty for a removal by count (those that joined last go first) and for additions.
     names: tuple[MemberId, ...] = ()
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from eps.core.types import MemberId, member_number
+from eps.core.types import MemberId
 
 
 def spread_evenly(items: int, members: Sequence[MemberId]) -> tuple[MemberId, ...]:
@@ -80,7 +80,7 @@ class SplitTable:
 
     #: Active holder of split ``i`` at position ``i``.  Invariant: exactly one.
     active: tuple[MemberId, ...]
-    #: Workers that keep split ``i`` on disk only, in number order; never the active one.
+    #: Workers that keep split ``i`` on disk only, those that gave it away last at the end; never the active one.
     inactive: tuple[tuple[MemberId, ...], ...]
 
     @classmethod
@@ -115,9 +115,9 @@ class SplitTable:
         active, inactive = list(self.active), list(self.inactive)
         for split in range(len(active)):
             target = changes.get(split, active[split])
-            copies = set(inactive[split])
+            copies = inactive[split]
             if target != active[split]:
-                copies.add(active[split])
+                copies += (active[split],)
                 active[split] = target
-            inactive[split] = tuple(sorted(copies - gone - {target}, key=member_number))
+            inactive[split] = tuple(name for name in copies if name not in gone and name != target)
         return SplitTable(tuple(active), tuple(inactive))

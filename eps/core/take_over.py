@@ -17,7 +17,7 @@ from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable, SplitTable, spread_evenly
-from eps.core.types import Address, MemberId, Role, member_number
+from eps.core.types import Address, MemberId, Role
 
 
 @dataclass
@@ -167,7 +167,7 @@ def _membership(
 
 def _left(members: Sequence[MemberId], inquiry: Inquiry, role: Role) -> tuple[MemberId, ...]:
     new = [n for n, address in inquiry.newcomers.items() if address is not None and inquiry.roles[n] is role]
-    return tuple(sorted([n for n in members if n not in inquiry.lost] + new, key=member_number))
+    return tuple([n for n in members if n not in inquiry.lost] + new)
 
 
 def _holders(
@@ -207,7 +207,7 @@ def heirs(splits: SplitTable, workers: Sequence[MemberId]) -> SplitTable:
     """Return the table when only ``workers`` are left.
 
     A split goes to the worker with the fewest, before others to one that has an inactive copy (EPS §3.1.4; Proteus
-    §3.3).  Splits of workers that are left stay where they are.
+    §3.3), then to the first.  Splits of workers that are left stay where they are.
     """
     loads = {name: splits.counts(workers)[name] for name in workers}
     changes: dict[int, MemberId] = {}
@@ -215,7 +215,7 @@ def heirs(splits: SplitTable, workers: Sequence[MemberId]) -> SplitTable:
         if holder in loads:
             continue
         copies = splits.inactive[split]
-        heir = min(workers, key=lambda name: (loads[name], name not in copies, member_number(name)))
+        heir = min(workers, key=lambda name: (loads[name], name not in copies))
         loads[heir] += 1
         changes[split] = heir
     active = tuple(changes.get(split, holder) for split, holder in enumerate(splits.active))

@@ -75,20 +75,6 @@ class Address:
         return self.host if self.is_unix else f"{self.host}:{self.port}"
 
 
-def member_number(name: MemberId) -> int:
-    """Return the number in a member's name (``worker-12`` -> 12).
-
-    Raises
-    ------
-    ValueError
-        ``name`` is not ``<role>-<number>``.
-    """
-    role, _, number = name.rpartition("-")
-    if role not in (Role.WORKER, Role.SERVER) or not number.isdecimal():
-        raise ValueError(f"{name!r} is not a member's name: expected worker-<n> or server-<n>")
-    return int(number)
-
-
 def member_name(role: Role, number: int) -> MemberId:
-    """Return the name of the ``number``-th member of ``role``, counted from 1."""
+    """Return the name of the ``number``-th member of ``role``, counted from 1; no code reads the number back."""
     return f"{role.value}-{number}"

@@ -13,7 +13,6 @@ from eps.core.changes import (
     change_of,
     check_change,
     check_request_id,
-    highest,
     parse_change,
     resolve,
 )
@@ -33,7 +32,7 @@ def test_added_members_get_new_numbers() -> None:
     assert roster == Roster((*ROSTER.workers, "worker-11", "worker-12"), ROSTER.servers, 13, 4)
 
 
-def test_removal_by_count_takes_the_highest_numbers() -> None:
+def test_removal_by_count_takes_those_that_joined_last() -> None:
     roster, added, removed = resolve(ROSTER, Change(Operation.REMOVE_WORKERS, 2), SETTINGS)
 
     assert (added, removed) == (Team(), Team(("worker-2", "worker-10")))
@@ -47,11 +46,6 @@ def test_removal_by_name_takes_those_named() -> None:
 
     assert removed == Team(("worker-1", "worker-10"))
     assert roster.workers == ("worker-2",)
-
-
-def test_highest_of_none_is_none() -> None:
-    assert highest(("worker-1", "worker-2"), 0) == ()
-    assert highest(("worker-9", "worker-10", "worker-1"), 2) == ("worker-9", "worker-10")
 
 
 @pytest.mark.parametrize(
