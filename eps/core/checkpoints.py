@@ -208,6 +208,11 @@ class Checkpoints:
             return []
         return list(self._end("failed", reason, now_s))
 
+    def is_begun_with(self, membership: Membership, name: str) -> bool:
+        """Return whether members begin a membership with that checkpoint: the job went back to it, or resumes."""
+        resumed = membership.version == 1 and any(start.checkpoint == name for start in self.complete)
+        return resumed or (membership.goes_back and membership.checkpoint == name)
+
     def unusable(self, name: str, why: str, now_s: float) -> list[e.Command]:
         """Never go back to a checkpoint again that a member could not read."""
         self.complete = [start for start in self.complete if start.checkpoint != name]

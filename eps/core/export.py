@@ -60,4 +60,9 @@ class Export:
 
     def close(self) -> None:
         """Let no export count: the job has ended, or trains again."""
-        self._is_open = False
+        self._is_open, self._again_s = False, None
+
+    def validate(self) -> None:
+        """Assert that an export is open once one was started, and that only an open one is repeated."""
+        assert self._number >= 1 or not self._is_open
+        assert self._is_open or self._again_s is None

@@ -12,12 +12,12 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core.changes import Roster, resolve
 from eps.core.events import noted, synced
-from eps.core.members import MemberPhase
+from eps.core.members import Member
 from eps.core.membership import Membership
 from eps.core.plan_driver import Orders, PlanDriver, follow_transfer, plan_transfer
 from eps.core.reconfig import TRANSITIONS, Operation, Phase, Plan, Purpose
 from eps.core.settings import CoreSettings
-from eps.core.types import Address, MemberId, Role
+from eps.core.types import MemberId, Role
 
 #: A request of lent members is taken back when none was granted for so long: one that stands takes what others are
 #: given meanwhile.
@@ -64,6 +64,21 @@ class Flight:
         self._turn = 0
         #: Turn of the last plan aborted after its proposal, until a later one is released: aborts are not acknowledged.
         self._aborted = 0
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan; None where none is in flight."""
+        return self.driver.plan if self.driver is not None else None
+
+    @property
+    def uncommitted(self) -> Plan | None:
+        """The plan while it may still be aborted."""
+        return self.plan if self.plan is not None and self.plan.undecided else None
+
+    @property
+    def committed(self) -> Plan | None:
+        """The plan while it can only go forward."""
+        return self.plan if self.plan is not None and not self.plan.undecided else None
 
     def propose(self, plan: Plan, job: Standing, settings: CoreSettings) -> list[e.Command]:
         """Begin with a plan; none is in flight.
@@ -152,16 +167,16 @@ class Flight:
 
     # ---- its members
 
-    def follow(self, name: MemberId, phase: MemberPhase, address: Address | None, now_s: float) -> bool:
+    def follow(self, member: Member | None, now_s: float) -> bool:
         """Take in how far a newcomer is; return False where it is none."""
-        if self.driver is None or name not in self.driver.plan.added:
+        if self.driver is None or member is None or member.name not in self.driver.plan.added:
             return False
-        self.driver.follow(name, phase, address, now_s)
+        self.driver.follow(member.name, member.phase, member.address, now_s)
         return True
 
     def is_newcomer(self, name: MemberId) -> bool:
         """Return whether the plan adds a member, and is not committed."""
-        return self.driver is not None and self.driver.plan.undecided and name in self.driver.plan.added
+        return self.uncommitted is not None and name in self.uncommitted.added
 
     def concerns(self, name: MemberId) -> bool:
         """Return whether the plan counts on a member."""
@@ -173,9 +188,13 @@ class Flight:
 
     def leaving(self) -> tuple[MemberId, ...]:
         """Return the members that leave by a committed plan and have not released everything."""
-        if self.driver is None or self.driver.plan.undecided:
+        if self.driver is None or self.committed is None:
             return ()
-        return tuple(name for name in self.driver.plan.removed if name not in self.driver.released)
+        return tuple(name for name in self.committed.removed if name not in self.driver.released)
+
+    def owing(self) -> tuple[MemberId, ...]:
+        """Return the workers that leave by a committed plan: they owe the clocks before its commit."""
+        return self.committed.going.workers if self.committed is not None else ()
 
     def exited(self, name: MemberId) -> bool:
         """Take in that a member ended; return whether that is what the plan waits for."""
@@ -203,17 +222,12 @@ class Flight:
         if self.driver is not None:
             self.driver.take_over(membership, lost, rolled_back=membership.goes_back)
 
-    @property
-    def turn_in_flight(self) -> int:
-        """The turn of the plan; 0 where there is none."""
-        return self.driver.plan.turn if self.driver is not None else 0
-
     def turn_of_membership(self) -> int:
         """Return the turn of the plan that the membership is of; 0 where it is of none.
 
         A plan that is not committed has no part in it: members keep what a plan brought whose turn they hear.
         """
-        return self.driver.plan.turn if self.driver is not None and not self.driver.plan.undecided else 0
+        return self.committed.turn if self.committed is not None else 0
 
     def orders(self, members: Iterable[MemberId]) -> Orders:
         """Return the orders whose effect is missing, and the abort that members may not have heard of."""

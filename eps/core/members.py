@@ -7,7 +7,7 @@ Source: EPS §5.2 (the ApplicationMaster requests containers; processes register
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -103,6 +103,10 @@ class Members:
         name = member_name(role, rank)
         return name, self._request(name, frozenset({role}), rank, now_s)
 
+    def request_all(self, counts: Mapping[Role, int], now_s: float) -> list[e.Command]:
+        """Request containers for so many members of each role."""
+        return [command for role in Role for _ in range(counts[role]) for command in self.request(role, now_s)[1]]
+
     def request_another(self, member: Member, now_s: float) -> list[e.Command]:
         """Request another container for a member whose own has ended."""
         return self._request(member.name, member.roles, member.rank, now_s)
@@ -152,14 +156,18 @@ class Members:
             self._count()
         return member
 
-    def dismiss(self, name: MemberId, why: str) -> list[e.Command]:
-        """Give the container of a member back; harmless where it has ended."""
-        member = self.by_name.pop(name, None)
-        if member is None:
-            return []
-        del self.by_container[member.container]
-        shutdown: list[e.Command] = [e.Send(name, m.Shutdown(why))] if member.address is not None else []
-        return [*shutdown, e.ReleaseContainer(member.container)]
+    def dismiss(self, names: Iterable[MemberId], why: str) -> list[e.Command]:
+        """Give the containers of members back; harmless where one has ended."""
+        commands: list[e.Command] = []
+        for name in names:
+            member = self.by_name.pop(name, None)
+            if member is None:
+                continue
+            del self.by_container[member.container]
+            if member.address is not None:
+                commands.append(e.Send(name, m.Shutdown(why)))
+            commands.append(e.ReleaseContainer(member.container))
+        return commands
 
     def connected(self, report: m.PeerReached) -> None:
         """Take in which way the data of one member goes to another."""
@@ -177,7 +185,7 @@ class Members:
     def first_membership(self, settings: CoreSettings) -> Membership | None:
         """Return the membership that holds from the first clock on; None while a member has not registered."""
         addresses = {name: member.address for name, member in self.by_name.items() if member.address is not None}
-        if len(addresses) < len(self.by_name):
+        if not self.by_name or len(addresses) < len(self.by_name):
             return None
         workers, servers = (
             tuple(member.name for member in sorted(self.of_role(role), key=lambda member: member.rank)) for role in Role
@@ -200,6 +208,11 @@ class Members:
         self.memberships.append(membership)
         self.unacked = set(membership.members) if waits else self.unacked
         self._count()
+
+    def announce(self, membership: Membership, turn: int) -> list[tuple[MemberId, m.Order]]:
+        """Let a membership hold before which nothing goes on; return it as orders for all its members."""
+        self.adopt(membership, waits=True)
+        return self.orders(membership.members, turn)
 
     def acknowledged(self, report: m.MembershipAcked) -> None:
         """Take in that a member has a membership."""

@@ -5,7 +5,7 @@ Source: EPS §3.2, §3.3, §5.2 (the four calls); design section 4 (changes queu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from eps.core import events as e
@@ -16,11 +16,13 @@ from eps.core.flight import Flight, Standing, Stepped, roster
 from eps.core.plan_driver import PlanDriver, plan_transfer
 from eps.core.reconfig import ENDED, Change, Operation, Phase, Plan, Purpose
 from eps.core.settings import CoreSettings, Trigger
-from eps.core.types import MemberId, Team
+from eps.core.types import MemberId, Role, Team
 from eps.errors import EpsError, JobFinishedError, PlanError
 
 #: Why a plan was aborted that its user gave up.
 CANCELLED = "cancelled"
+#: The operation that adds members of a role.
+ADDITION = {Role.WORKER: Operation.ADD_WORKERS, Role.SERVER: Operation.ADD_SERVERS}
 #: Purpose of the job's own plans -> the pause after one was aborted, and the longest pause, in seconds.
 RETRIES = {
     Purpose.REPLACE: (1.0, 64.0),
@@ -65,8 +67,13 @@ class Plans:
     @property
     def open(self) -> list[Plan]:
         """The plans that may still be aborted."""
-        in_flight = [self.driver.plan] if self.driver is not None and self.driver.plan.undecided else []
-        return in_flight + self.queue
+        uncommitted = self.flight.uncommitted
+        return ([uncommitted] if uncommitted is not None else []) + self.queue
+
+    @property
+    def is_idle(self) -> bool:
+        """True while no change waits, and none is on its way."""
+        return self.flight.plan is None and not self.queue
 
     # ---- requests
 
@@ -114,6 +121,26 @@ class Plans:
         except EpsError as error:
             role = str(change.operation.role)
             return [noted("not-replaced", job.now_s, role=role, count=change.count, reason=str(error))]
+
+    def ask_missing(self, pending: Mapping[Role, int], job: Standing) -> list[e.Command]:
+        """Queue what brings the job back to its size, and gives each partition its follower.
+
+        Parameters
+        ----------
+        pending : mapping
+            Members of each role to ask for.
+        """
+        assert job.membership is not None
+        commands: list[e.Command] = []
+        if job.horizon >= self._settings.iterations - 2:
+            return commands
+        for role, number in pending.items():
+            if number:
+                commands += self.ask_own(Change(ADDITION[role], number), Purpose.REPLACE, job)
+        partitions, follows = job.membership.partitions, self._settings.followers and len(job.membership.servers) > 1
+        if follows and not all(map(partitions.followers_of, range(len(partitions)))):
+            commands += self.ask_own(Change(Operation.FOLLOW, 1), Purpose.FOLLOW, job)
+        return commands
 
     def is_due(self, purpose: Purpose, now_s: float) -> bool:
         """Return whether the job may ask for a change of its own."""
@@ -180,9 +207,15 @@ class Plans:
 
     # ---- the plan in flight
 
-    def drain(self, names: Collection[MemberId], now_s: float) -> tuple[Plan, list[e.Command]]:
-        """Return a plan that takes members away, to be proposed at once."""
-        return self._new(Change(Operation.DRAIN, len(names), tuple(names)), Purpose.DRAIN, "", now_s)
+    def may_drain(self, now_s: float) -> bool:
+        """Return whether a drain may begin now, be it in the place of the plan in flight."""
+        return self.flight.committed is None and self.is_due(Purpose.DRAIN, now_s)
+
+    def drain(self, names: Collection[MemberId], now_s: float) -> list[e.Command]:
+        """Queue a plan that takes members away before all others."""
+        plan, commands = self._new(Change(Operation.DRAIN, len(names), tuple(names)), Purpose.DRAIN, "", now_s)
+        self.queue.insert(0, plan)
+        return commands
 
     def propose(self, plan: Plan, job: Standing) -> list[e.Command]:
         """Begin with a plan; none is in flight.

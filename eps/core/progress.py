@@ -6,14 +6,18 @@ L0, pure.  Source: EPS §2.2 step 4 (clocks advance together), design section 6 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import ceil
+from math import ceil, isfinite
 
+from eps.core import messages as m
 from eps.core.history import ClockHistory, ClockRecord
+from eps.core.membership import Membership
 from eps.core.messages import SplitResult
 from eps.core.settings import CoreSettings
+from eps.core.types import MemberId
+from eps.errors import DIVERGED
 
 #: The horizon stays this far ahead of the fastest worker, so that granting makes no worker wait, also where reports
 #: linger for a while before they are sent.
@@ -32,6 +36,10 @@ class Progress:
     """Collects the splits' results, advances in clock order, and says how far workers may run ahead."""
 
     settings: CoreSettings
+    #: A loss that is not finite ends the job.
+    stop_on_divergence: bool = True
+    #: Why the job cannot go on; empty while it can.
+    fatal: str = ""
     #: The first clock that is not complete everywhere.
     completed: int = 0
     #: The highest clock of which any split was reported.
@@ -56,6 +64,11 @@ class Progress:
         """Begin with what was measured at the clocks before the first one."""
         self.history = history.before(self.completed)
         self.evaluated = self.history.last_evaluated()
+
+    def hear(self, report: m.ClockReported, incarnation: int, at_s: float) -> None:
+        """Take a report in; one of another incarnation than the job's counts for nothing."""
+        if report.incarnation == incarnation:
+            self.add(report.clock, report.results, at_s)
 
     def add(self, clock: int, results: tuple[SplitResult, ...], at_s: float) -> list[ClockRecord]:
         """Take results in; return the clocks that this completed.  A result that is known already is ignored.
@@ -96,6 +109,9 @@ class Progress:
             lasted_s = at_s - self._last_s
             self.iteration_s = lasted_s if self.iteration_s == 0.0 else 0.8 * self.iteration_s + 0.2 * lasted_s
         self._last_s = at_s
+        if self.stop_on_divergence and not self.fatal and not isfinite(record.loss_sum):
+            what = f"the loss at clock {clock} is {record.loss_sum}"
+            self.fatal = f"{what}: {DIVERGED}; try a smaller learning rate"
         return record
 
     def roll_back(self, clock: int) -> None:
@@ -125,6 +141,11 @@ class Progress:
         if moves:
             self.horizon = wanted
         return moves
+
+    def orders(self, membership: Membership, leaving: Iterable[MemberId]) -> list[tuple[MemberId, m.Order]]:
+        """Return the horizon as an order for the workers, and for those that leave and owe clocks before the commit."""
+        order = m.GrantHorizon(self.horizon, self.completed, membership.version)
+        return [(name, order) for name in (*membership.workers, *leaving)]
 
     def validate(self) -> None:
         """Assert what is always true of clocks."""

@@ -8,15 +8,18 @@ Source: design sections 4 and 5; Proteus §3.3; Spotnik §4.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from eps.core import events as e
 from eps.core import messages as m
+from eps.core.members import Member
 from eps.core.membership import Membership
-from eps.core.take_over import Inquiry
+from eps.core.settings import CoreSettings
+from eps.core.take_over import Inquiry, Start, measured_again, roll_back, take_over
 from eps.core.types import Address, MemberId, Role
+from eps.core.waiting import TOLD_S, containers_waited_for
 
 #: A job ends at so many incidents without a complete clock between them: its members die of what it does.
 MOST_INCIDENTS = 12
@@ -77,6 +80,13 @@ class Recovery:
         self.losses: list[Loss] = []
         #: Each time that the job went back, oldest first.
         self.goings_back: list[GoingBack] = []
+        #: Why the job cannot go on; empty while it can.
+        self.fatal = ""
+        #: Why the members that are left must be asked, or asked again; empty where they need not.
+        self.must_ask = ""
+        #: What the next question is about: members that were lost -> how they ended; who could not read a checkpoint.
+        self._lost: dict[MemberId, str] = {}
+        self._unreadable = ""
         self._number = 0
         #: Container of a member that fell silent -> its name, and what was found.
         self._silent: dict[str, tuple[MemberId, str]] = {}
@@ -88,22 +98,58 @@ class Recovery:
 
     # ---- losses
 
-    def lost(self, name: MemberId, reason: str, completed: int, now_s: float) -> list[e.Command]:
-        """Write a loss down."""
-        self.losses.append(Loss(name, reason, completed, now_s))
-        return [e.noted("lost", now_s, member=name, reason=reason)]
+    def lost(self, member: Member, loss: Loss, *, own: bool, silent: bool, starts: bool) -> list[e.Command]:
+        """Take in the loss of a member.
 
-    def fell_silent(self, container_id: str, name: MemberId, reason: str) -> None:
-        """Remember a member that fell silent: it hangs, or its machine is lost; the end of its container tells."""
-        self._silent[container_id] = name, reason
+        Parameters
+        ----------
+        own : bool
+            Nobody took its container: the loss counts against the job.
+        silent : bool
+            It is not heard of: it hangs, or its machine is lost; whether that counts, the end of its container tells.
+        starts : bool
+            The job has no membership yet.
+        """
+        name, reason = loss.name, loss.reason
+        self.losses.append(loss)
+        if own and silent:
+            self._silent[member.container] = name, reason
+        elif own:
+            self._count(name, reason, loss.clock, loss.at_s, starts=starts)
+        newcomer = self.is_newcomer(name)
+        if self.fatal:
+            # The job ends before anything comes of the loss.
+            pass
+        elif starts or newcomer:
+            # It held nothing; another is requested in its place.
+            loss.outcome = LossOutcome.REPLACED
+            if self.inquiry is not None and newcomer:
+                del self.inquiry.newcomers[name], self.inquiry.roles[name]
+        else:
+            self._lost[name], self.must_ask = reason, f"{name} ended unexpectedly: {reason}"
+        return [e.noted("lost", loss.at_s, member=name, reason=reason)]
 
-    def was_silent(self, container_id: str) -> tuple[MemberId, str] | None:
-        """Return the member that had fallen silent in a container that has ended, and the reason; None for none."""
-        return self._silent.pop(container_id, None)
+    def not_granted(self, name: MemberId, reason: str, completed: int, now_s: float) -> list[e.Command]:
+        """Take in that the resource manager gave up a container that a job which starts needs."""
+        if self.in_vain(completed, now_s, starts=True):
+            self.fatal = f"{name} was never granted a container: the last one asked for {reason}"
+        return [e.noted("not-granted", now_s, member=name, reason=reason)]
 
-    def replaced(self) -> None:
-        """The member that was lost last held nothing."""
-        self.losses[-1].outcome = LossOutcome.REPLACED
+    def container_ended(self, container_id: str, completed: int, now_s: float, *, taken: bool, starts: bool) -> None:
+        """Take in the end of a container that the job does not count on: perhaps of a member that had fallen silent."""
+        found = self._silent.pop(container_id, None)
+        if found is not None and not taken:
+            self._count(*found, completed, now_s, starts=starts)
+
+    def unreadable(self, report: m.CheckpointUnusable) -> None:
+        """Take in that a member cannot read the checkpoint that the job goes back to: it must go back further."""
+        self._unreadable = f"{report.name} cannot read checkpoint {report.checkpoint}: {report.message}"
+        self.must_ask = self._unreadable
+
+    def _count(self, name: MemberId, reason: str, completed: int, now_s: float, *, starts: bool) -> None:
+        why = self.in_vain(completed, now_s, starts=starts)
+        if why:
+            self.fatal = f"{name} ended unexpectedly: {reason}; {why}"
 
     def in_vain(self, completed: int, now_s: float, *, starts: bool) -> str:
         """Count a failure that is the job's own; return why the job ends if it is one too many.
@@ -123,8 +169,8 @@ class Recovery:
 
     # ---- the inquiry
 
-    def begin(self, before: Membership, unacked: bool, lost: Mapping[MemberId, str], unreadable: str = "") -> None:
-        """Ask the members that are left, after one more was lost or could not read a checkpoint.
+    def begin(self, before: Membership, unacked: bool) -> list[tuple[MemberId, m.Order]]:
+        """Return the question to the members that are left, after more were lost or could not read a checkpoint.
 
         Parameters
         ----------
@@ -132,10 +178,6 @@ class Recovery:
             The newest one.
         unacked : bool
             Some member may not have it yet.
-        lost : mapping
-            Member -> how it ended.
-        unreadable : str
-            Which member could not read the checkpoint that ``before`` goes back to.
         """
         last = self.inquiry or Inquiry(0)
         # Some may not have gone back yet: then what members hold is of two incarnations.
@@ -143,12 +185,14 @@ class Recovery:
         self._number += 1
         self.inquiry = Inquiry(
             self._number,
-            {**last.lost, **lost},
+            {**last.lost, **self._lost},
             newcomers=last.newcomers,
             roles=last.roles,
-            must_go_back=last.must_go_back or half_back or bool(unreadable),
-            unreadable=unreadable or last.unreadable,
+            must_go_back=last.must_go_back or half_back or bool(self._unreadable),
+            unreadable=self._unreadable or last.unreadable,
         )
+        self.must_ask, self._lost, self._unreadable = "", {}, ""
+        return self.orders(before)
 
     def orders(self, before: Membership) -> list[tuple[MemberId, m.Order]]:
         """Return the questions that are not answered."""
@@ -175,10 +219,23 @@ class Recovery:
         self.inquiry.newcomers[name] = address
         return True
 
-    def drop(self, name: MemberId) -> None:
-        """A newcomer ended."""
+    def membership(
+        self, before: Membership, settings: CoreSettings, start: Start, next_clocks: Sequence[int]
+    ) -> Membership:
+        """Return the membership that comes of the answers, which are complete.
+
+        Parameters
+        ----------
+        start : Start
+            Where the job begins again if the only copy of a partition is lost.
+        next_clocks : sequence of int
+            Per split, the first clock of which the job master has no result.
+        """
         assert self.inquiry is not None
-        del self.inquiry.newcomers[name], self.inquiry.roles[name]
+        after = None if self.inquiry.must_go_back else take_over(before, self.inquiry, settings)
+        if after is None:
+            return roll_back(before, self.inquiry, start)
+        return after if settings.bsp else measured_again(after, next_clocks)
 
     def end(self, before: Membership, after: Membership, completed: int, now_s: float) -> list[e.Command]:
         """Note which membership came of it."""
@@ -215,8 +272,21 @@ class Recovery:
             if loss.name in lost and loss.outcome in (LossOutcome.OPEN, LossOutcome.ROLLED_BACK):
                 loss.outcome, loss.back_to = LossOutcome.ROLLED_BACK, to
 
+    def waits_for(self, members: Mapping[MemberId, Member], now_s: float) -> str:
+        """Return which newcomers the recovery waits for, as a sentence; empty where that is not long.
+
+        Members that are left have answered within moments, or are lost, too.
+        """
+        names = self.inquiry.newcomers if self.inquiry is not None else ()
+        coming = [members[name] for name in names if members[name].address is None]
+        waits = containers_waited_for([member for member in coming if not member.launched], now_s)
+        late = [member.name for member in coming if member.is_late(now_s, TOLD_S)]
+        register = f"waits for {', '.join(late)} to register" if late else ""
+        return " and ".join(filter(None, (waits, register)))
+
     def validate(self) -> None:
         """Assert what is always true of recoveries."""
+        assert bool(self.must_ask) == bool(self._lost or self._unreadable)
         inquiry = self.inquiry
         if inquiry is None:
             return

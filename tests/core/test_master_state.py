@@ -482,7 +482,7 @@ def test_loss_that_is_not_finite_fails_the_job(loss: float) -> None:
 
 def test_divergence_may_be_allowed() -> None:
     master = running()
-    master.state._stop_on_divergence = False
+    master.state.progress.stop_on_divergence = False
 
     master.clock(0, loss_sum=float("nan"))
 

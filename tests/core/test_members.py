@@ -67,7 +67,7 @@ def test_names_and_containers_are_never_used_again() -> None:
     members = Members()
     for _ in range(3):
         name, _ = members.request(Role.WORKER, 0.0)
-        members.dismiss(name, "not needed")
+        members.dismiss([name], "not needed")
     last, commands = members.request(Role.WORKER, 0.0)
 
     assert last == "worker-4" and commands == [e.RequestContainer("container-0004", frozenset({Role.WORKER}))]
@@ -125,12 +125,12 @@ def test_a_member_that_is_dismissed_is_told_to_end_if_it_can_be_told() -> None:
     members = begun()
     members.request(Role.WORKER, 5.0)
 
-    assert members.dismiss("worker-4", "why") == [e.ReleaseContainer("container-0006")]
-    assert members.dismiss("worker-1", "why") == [
+    assert members.dismiss(["worker-4"], "why") == [e.ReleaseContainer("container-0006")]
+    assert members.dismiss(["worker-1"], "why") == [
         e.Send("worker-1", m.Shutdown("why")),
         e.ReleaseContainer("container-0001"),
     ]
-    assert members.dismiss("worker-1", "why") == []
+    assert members.dismiss(["worker-1"], "why") == []
 
 
 def test_ways_to_members_that_are_here() -> None:

@@ -13,11 +13,11 @@ from eps.core.checkpoints import Checkpoints, Schedule
 from eps.core.checkpoints import Standing as CheckpointStanding
 from eps.core.evictions import Evictions, Outcome
 from eps.core.flight import REGAIN_PATIENCE_S, Standing
-from eps.core.members import MemberPhase
+from eps.core.members import Member, MemberPhase
 from eps.core.membership import Membership
 from eps.core.plans import CANCELLED, RETRIES, Plans
 from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
-from eps.core.recovery import Recovery
+from eps.core.recovery import Loss, Recovery
 from eps.core.settings import CoreSettings, Trigger
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address, Role
@@ -34,6 +34,19 @@ JOB = Membership(
     SplitTable.of(("worker-1", "worker-1", "worker-2", "worker-2", "worker-3", "worker-3")),
     {name: Address(name, 1) for name in (*WORKERS, *SERVERS)},
 )
+
+
+def member(name: str, phase: MemberPhase = MemberPhase.LAUNCHED) -> Member:
+    role, _, rank = name.partition("-")
+    address = Address(name, 1) if phase is MemberPhase.REGISTERED else None
+    return Member(name, f"c-{name}", frozenset({Role(role)}), int(rank), phase=phase, address=address)
+
+
+def lose(recovery: Recovery, name: str, now_s: float, *, own: bool = True, silent: bool = False) -> None:
+    recovery.lost(member(name), Loss(name, "crashed", 3, now_s), own=own, silent=silent, starts=False)
+    recovery.validate()
+
+
 NOW = Standing(JOB, {Role.WORKER: 4, Role.SERVER: 3}, completed=5, horizon=7, exports=False, now_s=10.0)
 ADD, REMOVE = Change(Operation.ADD_WORKERS, 2), Change(Operation.REMOVE_WORKERS, 1)
 
@@ -121,19 +134,19 @@ def test_newcomers_are_followed_until_they_register() -> None:
     driver = plans.driver
     assert driver is not None and plan.added == ("worker-4", "worker-5")
     for name in plan.added:
-        assert plans.flight.is_newcomer(name) and plans.flight.follow(name, MemberPhase.LAUNCHED, None, 11.0)
+        assert plans.flight.is_newcomer(name) and plans.flight.follow(member(name), 11.0)
     assert plan.barriers_s["B1"] == 11.0 and plans.step(7, 12.0) is None
     for name in plan.added:
-        plans.flight.follow(name, MemberPhase.REGISTERED, Address(name, 1), 12.0)
+        plans.flight.follow(member(name, MemberPhase.REGISTERED), 12.0)
     assert plans.step(7, 12.0) is not None and plan.phase is Phase.PREPARED
-    assert not plans.flight.follow("worker-1", MemberPhase.GRANTED, None, 12.0)
+    assert not plans.flight.follow(member("worker-1"), 12.0) and not plans.flight.follow(None, 12.0)
 
 
 @pytest.mark.parametrize("granted", [0, 1])
 def test_a_request_of_lent_members_goes_on_with_what_was_granted_in_time(granted: int) -> None:
     plans, plan = proposed(ADD, Purpose.REGAIN)
     for name in plan.added[:granted]:
-        plans.flight.follow(name, MemberPhase.GRANTED, None, 10.0)
+        plans.flight.follow(member(name, MemberPhase.GRANTED), 10.0)
     late = replace(NOW, now_s=10.0 + REGAIN_PATIENCE_S)
     reason, without = plans.late(late)
 
@@ -179,15 +192,20 @@ def test_an_eviction_is_open_until_it_has_an_outcome() -> None:
         evictions.warn(name, frozenset({Role.WORKER}), e.ContainerWarning(f"c-{name}", in_s), 10.0)
         evictions.validate()
     going = evictions.next_to_drain(JOB), evictions.servers_warned_s(JOB)
-    eviction, _ = evictions.end("c-worker-1", Outcome.DRAINED, 16.0)
+    evictions.end("c-worker-1", Outcome.DRAINED, 16.0, took_part=True)
     evictions.validate()
 
     assert going == (("worker-1",), 10.0) and evictions.next_to_drain(JOB) == SERVERS
-    assert eviction is not None and eviction.outcome is Outcome.LATE and evictions.of("worker-1") is None
-    assert evictions.withdrawn(["c-server-1"]) == ["c-server-2"] and evictions.end("c-9", Outcome.LOST, 16.0) == (
-        None,
-        [],
-    )
+    assert evictions.of("worker-1") is None and evictions.end("c-9", Outcome.LOST, 16.0, took_part=True) == []
+    evictions.end("c-server-1", Outcome.LOST, 16.0, took_part=True)
+    over, commands = evictions.settle(["c-worker-3"], 16.0)
+    assert [(each.name, each.outcome, each.lost) for each in over] == [
+        ("worker-1", Outcome.LATE, False),
+        ("server-1", Outcome.LOST, True),
+        ("server-2", Outcome.WITHDRAWN, False),
+    ]
+    assert [c.record["member"] for c in commands if isinstance(c, e.Journal)] == ["server-2"]
+    assert evictions.settle([], 17.0) == ([], [])
 
 
 # ---- recovery
@@ -195,10 +213,12 @@ def test_an_eviction_is_open_until_it_has_an_outcome() -> None:
 
 def test_a_recovery_asks_the_rest_and_ends_with_a_membership() -> None:
     recovery = Recovery(0)
-    recovery.lost("worker-1", "crashed", 3, 10.0)
-    recovery.begin(JOB, False, {"worker-1": "crashed"})
-    recovery.lost("worker-2", "crashed", 3, 11.0)
-    recovery.begin(JOB, False, {"worker-2": "crashed"})
+    lose(recovery, "worker-1", 10.0)
+    assert recovery.must_ask == "worker-1 ended unexpectedly: crashed"
+    asked = [name for name, _ in recovery.begin(JOB, False)]
+    assert asked == ["worker-2", "worker-3", *SERVERS] and not recovery.must_ask
+    lose(recovery, "worker-2", 11.0)
+    recovery.begin(JOB, False)
     recovery.add("worker-4", Role.WORKER)
     recovery.validate()
     assert [name for name, _ in recovery.orders(JOB)] == ["worker-3", *SERVERS]
