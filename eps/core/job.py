@@ -50,22 +50,18 @@ from collections.abc import Iterable
 from eps.core import checkpoints as c
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.events import ENDED_STATES, Command, JobState
+from eps.core.checkpoints import Export
+from eps.core.events import ENDED_STATES, Command, CommandBuffer, JobState
 from eps.core.evictions import TAKEN_AWAY, Evictions, Outcome, may_go_on
-from eps.core.export import Export
-from eps.core.flight import Standing
-from eps.core.masters import MISSING, Masters
-from eps.core.members import Members
+from eps.core.members import MISSING, Masters, Members
 from eps.core.membership import Membership
-from eps.core.outbox import Outbox
-from eps.core.plan_driver import REGISTRATION_PATIENCE_S, Orders
-from eps.core.plans import ADDITION, CANCELLED, Plans
+from eps.core.messages import Orders
+from eps.core.plans import ADDITION, CANCELLED, REGISTRATION_PATIENCE_S, Plans, Standing
 from eps.core.progress import Progress
-from eps.core.reconfig import Change, Plan, Purpose
+from eps.core.reconfig import Change, Plan, Purpose, Trigger
 from eps.core.recovery import Loss, Recovery
-from eps.core.settings import CoreSettings, Trigger
 from eps.core.size import Size, StartStep, Startup
-from eps.core.types import MemberId, Role
+from eps.core.types import CoreSettings, MemberId, Role
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
 
 #: Why a container is taken to have ended whose process did not outlive the master's.
@@ -133,7 +129,7 @@ class Job:
         self.recovery = Recovery(settings.first_clock)
         self.checkpoints = checkpoints or c.Checkpoints(c.Schedule(), settings.num_partitions, settings.iterations)
         self.export = Export()
-        self.out = Outbox()
+        self.out = CommandBuffer()
 
     @property
     def membership(self) -> Membership | None:

@@ -13,11 +13,11 @@ a maximum matching, so that no copy is sent that a better assignment would spare
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from eps.core.tables import PartitionTable, SplitTable
-from eps.core.types import MemberId
+from eps.core.membership import Membership, PartitionTable, SplitTable
+from eps.core.types import MemberId, Team
 from eps.errors import PlanError
 
 
@@ -227,3 +227,95 @@ def _members_after(
             f"a job has at most one {role} for each of its {items}"
         )
     return after
+
+
+def plan_transfer(membership: Membership, coming: Team, going: Team) -> TransferPlan:
+    """Return what moves when some members come and others go, workers, servers or both."""
+    found = TransferPlan((), (), membership.partitions, membership.splits)
+    if coming.servers or going.servers:
+        moves, partitions = plan_partitions(found.partitions, membership.servers, coming.servers, going.servers)
+        found = replace(found, partition_moves=moves, partitions=partitions)
+    if coming.workers or going.workers:
+        moves, splits = plan_splits(found.splits, membership.workers, coming.workers, going.workers)
+        found = replace(found, split_moves=moves, splits=splits)
+    return found
+
+
+def follow_transfer(membership: Membership) -> TransferPlan:
+    """Return what gives a standing follower to each partition that has none.
+
+    Raises
+    ------
+    PlanError
+        All have one.
+    """
+    table = membership.partitions
+    followers = standing_followers(table.owners, membership.servers, table.followers)
+    moves = tuple(
+        Move(partition, table.owners[partition], names[0])
+        for partition, names in enumerate(followers)
+        if names and names != table.followers_of(partition)
+    )
+    if not moves:
+        raise PlanError("every partition has its follower")
+    return TransferPlan(moves, (), PartitionTable(table.owners, followers), membership.splits)
+
+
+def heirs(splits: SplitTable, workers: Sequence[MemberId]) -> SplitTable:
+    """Return the table when only ``workers`` are left.
+
+    A split goes to the worker with the fewest, before others to one that has an inactive copy (EPS §3.1.4; Proteus
+    §3.3), then to the first.  Splits of workers that are left stay where they are.
+    """
+    loads = {name: splits.counts(workers)[name] for name in workers}
+    changes: dict[int, MemberId] = {}
+    for split, holder in enumerate(splits.active):
+        if holder in loads:
+            continue
+        copies = splits.inactive[split]
+        heir = min(workers, key=lambda name: (loads[name], name not in copies))
+        loads[heir] += 1
+        changes[split] = heir
+    active = tuple(changes.get(split, holder) for split, holder in enumerate(splits.active))
+    inactive = tuple(
+        tuple(name for name in holders if name in loads and name != active[split])
+        for split, holders in enumerate(splits.inactive)
+    )
+    return SplitTable(active, inactive)
+
+
+def standing_followers(
+    owners: Sequence[MemberId], servers: Sequence[MemberId], now: Sequence[Sequence[MemberId]]
+) -> tuple[tuple[MemberId, ...], ...]:
+    """Return one follower for each partition, on another server than its owner; none where there is one server only.
+
+    Followers that there are stay, as far as no server follows more than its share; the partitions of one owner are
+    followed by all others in turn, so that no single server inherits everything.
+    """
+    if len(servers) < 2:
+        return tuple(() for _ in owners)
+    share = -(-len(owners) // len(servers))
+    loads = dict.fromkeys(servers, 0)
+    #: (owner, follower) -> partitions.
+    pairs: dict[tuple[MemberId, MemberId], int] = {}
+    found: dict[int, MemberId] = {}
+
+    def take(partition: int, follower: MemberId) -> None:
+        found[partition] = follower
+        loads[follower] += 1
+        pair = owners[partition], follower
+        pairs[pair] = pairs.get(pair, 0) + 1
+
+    for partition, standing in enumerate(now):
+        if standing and standing[0] in loads and standing[0] != owners[partition] and loads[standing[0]] < share:
+            take(partition, standing[0])
+    place = {name: number for number, name in enumerate(servers)}
+
+    def rank(owner: MemberId, name: MemberId) -> tuple[int, bool, int]:
+        # Round-robin from the owner on: what is left over of each owner's partitions goes to the one after it.
+        return pairs.get((owner, name), 0), loads[name] >= share, (place[name] - place[owner]) % len(servers)
+
+    for partition, owner in enumerate(owners):
+        if partition not in found:
+            take(partition, min((n for n in servers if n != owner), key=lambda n, o=owner: rank(o, n)))  # type: ignore[misc]
+    return tuple((found[partition],) for partition in range(len(owners)))

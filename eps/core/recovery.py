@@ -1,25 +1,210 @@
-"""What a job does about lost members: asks the rest, counts losses, and ends a job that loses members in vain.
+"""What a job does about lost members: asks the rest, derives one membership from the answers, counts losses.
 
-Which member takes over what follows from the answers: :mod:`eps.core.take_over`.  Pure.  L0.
+A recovery asks all that are left for an :class:`~eps.core.messages.Inventory`.  Nothing is remembered that cannot be
+asked: the clock from which heirs compute follows from what the servers hold, so no member has to have reported it
+before.  A job that loses members in vain ends.  L0, pure.
 
-Source: design sections 4 and 5; Proteus §3.3; Spotnik §4.
+Source: design section 4 ("a crash is a promotion nobody planned"), section 5 (exactly once when a worker dies after
+pushing to some servers); Proteus §3.3 (the previous owner takes over); Spotnik §4.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.members import Member
-from eps.core.membership import Membership
-from eps.core.settings import CoreSettings
-from eps.core.take_over import Inquiry, Start, measured_again, roll_back, take_over
-from eps.core.types import Address, MemberId, Role
-from eps.core.waiting import TOLD_S, containers_waited_for
+from eps.core.members import TOLD_S, Member, containers_waited_for
+from eps.core.membership import Membership, PartitionTable, spread_evenly
+from eps.core.planner import heirs, standing_followers
+from eps.core.types import Address, CoreSettings, MemberId, Role
+
+
+@dataclass
+class Inquiry:
+    """The question to the rest, after members were lost, what it holds; and the answers."""
+
+    number: int
+    #: Member -> how it ended.
+    lost: dict[MemberId, str] = field(default_factory=dict)
+    inventories: dict[MemberId, m.Inventory] = field(default_factory=dict)
+    #: Requested because no member of a role is left; they join with the membership that takes over.
+    newcomers: dict[MemberId, Address | None] = field(default_factory=dict)
+    #: Newcomer -> its role.
+    roles: dict[MemberId, Role] = field(default_factory=dict)
+    #: What members hold is of no use: a checkpoint could not be read when the job had begun to go back to it.
+    must_go_back: bool = False
+    #: Who could not read it, and why.
+    unreadable: str = ""
+
+    def survivors(self, before: Membership) -> tuple[MemberId, ...]:
+        """Return the members of ``before`` that are left."""
+        return tuple(name for name in before.members if name not in self.lost)
+
+    def missing(self, before: Membership) -> tuple[MemberId, ...]:
+        """Return the members that have not answered, and the newcomers that have not registered."""
+        silent = tuple(name for name in self.survivors(before) if name not in self.inventories)
+        return silent + tuple(name for name, address in self.newcomers.items() if address is None)
+
+    def orders(self, before: Membership) -> list[tuple[MemberId, m.Order]]:
+        """Return the question for the members that have not answered."""
+        order = m.TakeInventory(self.number)
+        return [(name, order) for name in self.survivors(before) if name not in self.inventories]
+
+    def hear(self, inventory: m.Inventory) -> None:
+        """Take an answer in; one to an earlier question says too little."""
+        if inventory.recovery == self.number and inventory.name not in self.lost:
+            self.inventories[inventory.name] = inventory
+
+    def empty_roles(self, before: Membership) -> tuple[Role, ...]:
+        """Return the roles of which no member is left or on its way."""
+        left = {role: [n for n in before.of_role(role) if n not in self.lost] for role in Role}
+        return tuple(role for role in Role if not left[role] and role not in self.roles.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a job that must go back begins again: a checkpoint, or the seeded start."""
+
+    #: Name of the checkpoint; empty for the seeded start.
+    checkpoint: str
+    #: All splits begin again here, also those that a checkpoint under SSP or ASP has further: servers refuse what they
+    #: have, but what was measured there may have been lost.
+    clock: int
+
+
+def take_over(before: Membership, inquiry: Inquiry, settings: CoreSettings) -> Membership | None:
+    """Return the membership without the lost members, or None where the only copy of a partition went with them.
+
+    Under BSP it holds from the first clock that some partition lacks.  No survivor is beyond it: who computes clock c
+    has read every partition at c.  A member that leaves by a committed plan is not asked: the membership takes its
+    splits away at once, and what it pushed of them counts where it arrived.  It is not beyond that clock either: a plan
+    is committed when its receivers have all that was served before, and from then on nothing is served that they lack.
+
+    Parameters
+    ----------
+    before : Membership
+        The newest one; where a plan is committed and not finished, the plan's, which then holds early.
+    inquiry : Inquiry
+        Complete: nothing is missing.
+    """
+    holders = _holders(before, inquiry, settings)
+    if holders is None:
+        return None
+    from_clock = min(min(held.next_clock) for _, held in holders)
+    if settings.bsp and any(held.oldest_clock > from_clock for _, held in holders):
+        # Heirs must read that clock everywhere.
+        holders = _holders(before, inquiry, settings, readable=from_clock)
+        if holders is None:
+            return None
+    owners = tuple(name for name, _ in holders)
+    clocks = [held.next_clock for _, held in holders]
+    split_clocks = tuple(min(column) for column in zip(*clocks, strict=True))
+    # One that was never told to follow has nothing: what it was told before may have been lost on its way.
+    holding = {n: {held.partition for held in v.partitions} for n, v in inquiry.inventories.items()}
+    followers = tuple(
+        # A new owner does not feed the follower of the one before.
+        tuple(f for f in before.partitions.followers_of(p) if p in holding.get(f, ()) and f != owner)
+        if owner == before.partitions.owners[p]
+        else ()
+        for p, owner in enumerate(owners)
+    )
+    return _membership(before, inquiry, PartitionTable(owners, followers), min(split_clocks), split_clocks)
+
+
+def measured_again(after: Membership, next_clocks: Sequence[int]) -> Membership:
+    """Return a membership that takes over, with which no split begins beyond its first result that is lost.
+
+    Under SSP and ASP a checkpoint has some splits further than the clock at which all begin again.  The worker that
+    was to measure those clocks once more may have been lost before; servers refuse what they have of them.
+
+    Parameters
+    ----------
+    after : Membership
+        Of :func:`take_over`, under SSP or ASP.
+    next_clocks : sequence of int
+        Per split, the first clock of which the job master has no result.
+    """
+    split_clocks = tuple(map(min, after.split_clocks, next_clocks))
+    return replace(after, from_clock=min(split_clocks), split_clocks=split_clocks)
+
+
+def roll_back(before: Membership, inquiry: Inquiry, start: Start) -> Membership:
+    """Return the membership with which all members go back to ``start``, in a new incarnation."""
+    servers = _left(before.servers, inquiry, Role.SERVER)
+    owners = spread_evenly(len(before.partitions), servers)
+    followers = standing_followers(owners, servers, ()) if before.partitions.followers else ()
+    table = PartitionTable(owners, followers)
+    split_clocks = (start.clock,) * len(before.splits.active)
+    found = _membership(before, inquiry, table, start.clock, split_clocks)
+    return replace(found, incarnation=before.incarnation + 1, checkpoint=start.checkpoint, goes_back=True)
+
+
+def _membership(
+    before: Membership,
+    inquiry: Inquiry,
+    partitions: PartitionTable,
+    from_clock: int,
+    split_clocks: tuple[int, ...],
+) -> Membership:
+    workers, servers = (_left(before.of_role(role), inquiry, role) for role in (Role.WORKER, Role.SERVER))
+    registered = {name: address for name, address in inquiry.newcomers.items() if address is not None}
+    known = {**before.addresses, **registered}
+    return Membership(
+        version=before.version + 1,
+        from_clock=from_clock,
+        workers=workers,
+        servers=servers,
+        partitions=partitions,
+        splits=heirs(before.splits, workers),
+        addresses={name: known[name] for name in workers + servers},
+        split_clocks=split_clocks,
+        incarnation=before.incarnation,
+        checkpoint=before.checkpoint,
+        recovery=inquiry.number,
+    )
+
+
+def _left(members: Sequence[MemberId], inquiry: Inquiry, role: Role) -> tuple[MemberId, ...]:
+    new = [n for n, address in inquiry.newcomers.items() if address is not None and inquiry.roles[n] is role]
+    return tuple([n for n in members if n not in inquiry.lost] + new)
+
+
+def _holders(
+    before: Membership, inquiry: Inquiry, settings: CoreSettings, readable: int | None = None
+) -> list[tuple[MemberId, m.HeldPartition]] | None:
+    """Return for each partition who shall own it and what it has; None where one of them is lost.
+
+    ``readable``: only who has it at this clock.
+    """
+    need = max((v.read_clock for v in inquiry.inventories.values() if v.name in before.workers), default=None)
+    found: list[tuple[MemberId, m.HeldPartition]] = []
+    for partition, owner in enumerate(before.partitions.owners):
+        copies = {
+            name: held
+            for name, inventory in inquiry.inventories.items()
+            for held in inventory.partitions
+            if held.partition == partition
+        }
+        trusted = [owner, *(n for n, held in copies.items() if held.holding == "owner")]
+        trusted += before.partitions.followers_of(partition)
+        if settings.bsp:
+            # Any version that no worker has read beyond will do: the clock's contributions are pushed to it again.
+            trusted += sorted(copies, key=lambda name: (-min(copies[name].next_clock), name))
+        for name in trusted:
+            held = copies.get(name)
+            if held is not None and readable is not None and not held.oldest_clock <= readable <= min(held.next_clock):
+                continue
+            if held is not None and (not settings.bsp or need is None or min(held.next_clock) >= need):
+                found.append((name, held))
+                break
+        else:
+            return None
+    return found
+
 
 #: A job ends at so many incidents without a complete clock between them: its members die of what it does.
 MOST_INCIDENTS = 12

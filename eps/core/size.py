@@ -31,11 +31,10 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from zlib import crc32
 
-from eps.core.backoff import Backoff
-from eps.core.members import Member
+from eps.core.members import Member, containers_waited_for
 from eps.core.reconfig import OPERATIONS, Plan, Purpose
+from eps.core.retries import Backoff
 from eps.core.types import Role
-from eps.core.waiting import containers_waited_for
 
 #: A job has failed if one of its first members was started and has not registered after this long.
 START_PATIENCE_S = 300.0

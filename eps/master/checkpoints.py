@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from eps.core import events as e
 from eps.core.checkpoints import Checkpoints, Schedule, checkpoint_name
-from eps.core.history import ClockHistory
-from eps.core.take_over import Start
+from eps.core.progress import ClockHistory
+from eps.core.recovery import Start
 from eps.errors import StorageError
 from eps.spec.runtime import Runtime, identity
 from eps.storage.checkpoint import CheckpointStore, Manifest, parse_history

@@ -14,10 +14,9 @@ from typing import Any
 
 from eps.core import evictions
 from eps.core.events import ENDED_STATES
-from eps.core.history import ClockRecord
 from eps.core.job import Job
 from eps.core.membership import Membership
-from eps.core.progress import pause_and_slowdown
+from eps.core.progress import ClockRecord, pause_and_slowdown
 from eps.core.reconfig import Operation, Phase, Plan, Purpose
 from eps.core.recovery import GoingBack, Loss
 from eps.core.size import Borrower

@@ -13,8 +13,7 @@ from typing import Any
 import grpc
 
 from eps.core import events as e
-from eps.core.changes import check_change, check_request_id
-from eps.core.reconfig import Change, Operation, Purpose
+from eps.core.reconfig import Change, Operation, Purpose, check_change, check_request_id
 from eps.errors import ConfigError, PlanError
 from eps.master.requests import Requests
 from eps.pb import control_pb2 as pb

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from eps.core import changes
-from eps.core.changes import (
+from eps.core import reconfig
+from eps.core.reconfig import (
     MOST_ID,
+    OPERATIONS,
+    Change,
+    Operation,
     Roster,
     change_of,
     check_change,
@@ -16,9 +19,7 @@ from eps.core.changes import (
     parse_change,
     resolve,
 )
-from eps.core.reconfig import OPERATIONS, Change, Operation
-from eps.core.settings import CoreSettings
-from eps.core.types import MOST_MEMBERS, Team
+from eps.core.types import MOST_MEMBERS, CoreSettings, Team
 from eps.errors import ConfigError, PlanError, UnknownMemberError
 
 SETTINGS = CoreSettings(num_splits=6, num_partitions=4, iterations=10)
@@ -80,7 +81,7 @@ def test_no_name_is_made_of_a_count_that_is_refused(monkeypatch: pytest.MonkeyPa
     def name(*of: object) -> str:
         raise AssertionError(f"{of} are named")
 
-    monkeypatch.setattr(changes, "member_name", name)
+    monkeypatch.setattr(reconfig, "member_name", name)
     with pytest.raises(PlanError):
         resolve(ROSTER, Change(Operation.ADD_WORKERS, 10**9), SETTINGS)
 

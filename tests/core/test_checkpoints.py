@@ -11,9 +11,8 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core.checkpoints import HURRY_AGAIN_S, PATIENCE_S, Checkpoints, Pending, Schedule, checkpoint_name
 from eps.core.reconfig import Change, Operation
-from eps.core.settings import CoreSettings
-from eps.core.take_over import Start
-from eps.core.types import MemberId
+from eps.core.recovery import Start
+from eps.core.types import CoreSettings, MemberId
 from eps.errors import ConfigError
 from eps.master.records import checkpoints_entry
 from tests.core.scripted import ADD_SERVER, ADD_WORKER, REMOVE_SERVER, ScriptedMaster, running

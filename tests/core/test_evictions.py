@@ -11,11 +11,10 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
 from eps.core.evictions import Outcome, counts
-from eps.core.plan_driver import GROWTH_PATIENCE_S
+from eps.core.plans import GROWTH_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase, Plan
 from eps.core.recovery import MOST_INCIDENTS
-from eps.core.settings import CoreSettings
-from eps.core.types import MemberId, Role
+from eps.core.types import CoreSettings, MemberId, Role
 from eps.master.state_log import StateLog
 from tests.core.scripted import (
     ADD_SERVER,

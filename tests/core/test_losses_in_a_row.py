@@ -11,14 +11,11 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.checkpoints import Schedule
 from eps.core.events import JobState
-from eps.core.history import ClockHistory, ClockRecord
-from eps.core.membership import Membership
-from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, LossOutcome
+from eps.core.membership import Membership, PartitionTable, SplitTable
+from eps.core.progress import ClockHistory, ClockRecord
+from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, LossOutcome, Start
 from eps.core.server_state import ServerState
-from eps.core.settings import UNBOUNDED, CoreSettings
-from eps.core.tables import PartitionTable, SplitTable
-from eps.core.take_over import Start
-from eps.core.types import Address, Role
+from eps.core.types import UNBOUNDED, Address, CoreSettings, Role
 from tests.core.scripted import ScriptedMaster, running
 
 S1, S2, W1, W2 = "server-1", "server-2", "worker-1", "worker-2"

@@ -9,7 +9,7 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
-from eps.core.plan_driver import REGISTRATION_PATIENCE_S, STANDING
+from eps.core.plans import REGISTRATION_PATIENCE_S, STANDING
 from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
 from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, LossOutcome
 from eps.core.types import Role

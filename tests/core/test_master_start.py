@@ -10,13 +10,12 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
-from eps.core.flight import REGAIN_PATIENCE_S
 from eps.core.job import Job
+from eps.core.plans import REGAIN_PATIENCE_S
 from eps.core.reconfig import Operation
 from eps.core.recovery import INCIDENT_S
-from eps.core.settings import CoreSettings
 from eps.core.size import GANG_LONGEST_S, GANG_SPREAD, START_PATIENCE_S, START_TIMEOUT_S, Borrower, least_of
-from eps.core.types import Address, Role
+from eps.core.types import Address, CoreSettings, Role
 from eps.job.display import status_text
 from eps.master import records
 from eps.master.state_log import StateLog

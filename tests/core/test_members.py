@@ -9,8 +9,7 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.members import MemberPhase, Members
-from eps.core.settings import CoreSettings
-from eps.core.types import Address, Role, Tier
+from eps.core.types import Address, CoreSettings, Role, Tier
 
 SETTINGS = CoreSettings(6, 4, 100, followers=1)
 

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
+from eps.core.membership import PartitionTable, SplitTable, spread_evenly
 from eps.core.planner import plan_partitions, plan_splits, target_counts
-from eps.core.tables import PartitionTable, SplitTable, spread_evenly
 from eps.core.types import MemberId, Role, member_name
 from eps.errors import PlanError
 

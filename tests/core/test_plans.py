@@ -12,15 +12,12 @@ from eps.core import messages as m
 from eps.core.checkpoints import Checkpoints, Schedule
 from eps.core.checkpoints import Standing as CheckpointStanding
 from eps.core.evictions import Evictions, Outcome
-from eps.core.flight import REGAIN_PATIENCE_S, Standing
 from eps.core.members import Member, MemberPhase
-from eps.core.membership import Membership
-from eps.core.plans import CANCELLED, RETRIES, Plans
-from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
+from eps.core.membership import Membership, PartitionTable, SplitTable
+from eps.core.plans import CANCELLED, REGAIN_PATIENCE_S, RETRIES, Plans, Standing
+from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose, Trigger
 from eps.core.recovery import Loss, Recovery
-from eps.core.settings import CoreSettings, Trigger
-from eps.core.tables import PartitionTable, SplitTable
-from eps.core.types import Address, Role
+from eps.core.types import Address, CoreSettings, Role
 from eps.errors import EpsError, PlanError
 
 SETTINGS = CoreSettings(6, 4, 100, reproducible=False)

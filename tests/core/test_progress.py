@@ -9,7 +9,7 @@ import pytest
 
 from eps.core.messages import SplitResult
 from eps.core.progress import MIN_LOOKAHEAD_CLOCKS, Progress, pause_and_slowdown
-from eps.core.settings import UNBOUNDED, CoreSettings
+from eps.core.types import UNBOUNDED, CoreSettings
 
 
 def settings(splits: int = 3, iterations: int = 10, staleness: int = 0, *, reproducible: bool = False) -> CoreSettings:

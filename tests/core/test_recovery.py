@@ -9,12 +9,11 @@ from random import Random
 import pytest
 
 from eps.core import messages as m
-from eps.core.membership import Membership
+from eps.core.membership import Membership, PartitionTable, SplitTable, spread_evenly
 from eps.core.partition_state import Holding
-from eps.core.settings import UNBOUNDED, CoreSettings
-from eps.core.tables import PartitionTable, SplitTable, spread_evenly
-from eps.core.take_over import Inquiry, Start, heirs, roll_back, standing_followers, take_over
-from eps.core.types import Address, Role
+from eps.core.planner import heirs, standing_followers
+from eps.core.recovery import Inquiry, Start, roll_back, take_over
+from eps.core.types import UNBOUNDED, Address, CoreSettings, Role
 
 SPLITS, PARTITIONS = 6, 4
 BSP = CoreSettings(SPLITS, PARTITIONS, 50, reproducible=False, followers=1)

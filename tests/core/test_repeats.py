@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from eps.core import messages as m
-from eps.core.repeats import LONGEST_RESEND_S, RESEND_S, Repeats
+from eps.core.retries import LONGEST_RESEND_S, RESEND_S, Repeats
 from tests.core.scripted import ADD_WORKER, ScriptedMaster, running, starting
 
 TICK_S = 0.25

@@ -8,7 +8,7 @@ import pytest
 
 from eps.core import events as e
 from eps.core.evictions import Outcome
-from eps.core.flight import REGAIN_PATIENCE_S
+from eps.core.plans import REGAIN_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
 from eps.core.size import Borrower
 from eps.core.types import MemberId, Role

@@ -1,4 +1,4 @@
-"""The small parts of a job alone: back-off, masters, export, recovery's count of failures, outbox."""
+"""The small parts of a job alone: back-off, masters, export, recovery's count of failures, commands."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.backoff import Backoff
-from eps.core.export import EXPORT_AGAIN_S, MOST_EXPORTS, Export
+from eps.core.checkpoints import EXPORT_AGAIN_S, MOST_EXPORTS, Export
+from eps.core.events import CommandBuffer
 from eps.core.job import Job
-from eps.core.masters import Masters
-from eps.core.outbox import Outbox
+from eps.core.members import Masters
 from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, MOST_INCIDENTS_AT_START, Recovery
-from eps.core.repeats import RESEND_S
-from eps.core.settings import CoreSettings
+from eps.core.retries import RESEND_S, Backoff
+from eps.core.types import CoreSettings
 
 # ---- back-off
 
@@ -98,11 +97,11 @@ def test_a_complete_clock_begins_the_count_again_also_after_a_rollback() -> None
         assert not recovery.in_vain(number // 5, INCIDENT_S * number, starts=False)
 
 
-# ---- outbox
+# ---- commands
 
 
 def test_commands_leave_in_order_and_once_and_orders_are_sent_again_when_they_are_due() -> None:
-    out, order = Outbox(), m.AbortPlan(3)
+    out, order = CommandBuffer(), m.AbortPlan(3)
     out.begin(0.0)
     out.note("first", x=1)
     out.send([("worker-1", order)])

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from eps.core.membership import Membership
-from eps.core.settings import UNBOUNDED, CoreSettings
-from eps.core.tables import PartitionTable, SplitTable, spread_evenly
-from eps.core.types import Address
+from eps.core.membership import Membership, PartitionTable, SplitTable, spread_evenly
+from eps.core.types import UNBOUNDED, Address, CoreSettings
 from eps.errors import ConfigError
 
 
