@@ -126,12 +126,87 @@ class Standing:
 
 
 @dataclass
+class Timetable:
+    """When the next checkpoint is due, and at which clock."""
+
+    schedule: Schedule
+    #: Of the job.
+    iterations: int
+    #: The last clock at which one was ordered or skipped, and when.
+    _considered: int = 0
+    _last_s: float | None = None
+    #: When the last one was ordered, and when the latest was that is complete.
+    _ordered_s: float = -math.inf
+    _complete_s: float = -math.inf
+
+    def begin(self, clock: int, now_s: float) -> None:
+        """Begin again at a clock."""
+        self._considered, self._last_s = clock, now_s
+
+    def completed(self, ordered_s: float) -> None:
+        """Take in when the latest was ordered that is complete."""
+        self._complete_s = ordered_s
+
+    def due(self, job: Standing, now_s: float, *, writes: bool) -> int | None:
+        """Return the clock of a checkpoint that is due; None for none.
+
+        Parameters
+        ----------
+        job : Standing
+        writes : bool
+            Another one is on its way: what is due is skipped.
+        """
+        if not self.schedule:
+            return None
+        if self._last_s is None:
+            self._last_s = now_s
+        hurries = not writes and self._hurries(job.servers_warned_s, now_s)
+        clock = self._clock(job, now_s, hurries=hurries)
+        if clock is not None:
+            self._considered, self._last_s = clock, now_s
+            self._ordered_s = self._ordered_s if writes else now_s
+        return clock
+
+    def _hurries(self, warned_s: float | None, now_s: float) -> bool:
+        """Return whether one is to be ordered at once, because every server goes: a successor may come too late.
+
+        Derived from what is announced: so it is true until one is complete that was ordered since, whatever becomes of
+        those on their way, and not any more when another server is there.  One that is being written already comes
+        first.
+        """
+        if warned_s is None or self._complete_s >= warned_s:
+            return False
+        # What cannot be written now is not tried at every clock.
+        return self._ordered_s < warned_s or now_s - self._ordered_s >= HURRY_AGAIN_S
+
+    def _clock(self, job: Standing, now_s: float, *, hurries: bool) -> int | None:
+        """Return the clock of a checkpoint that is to be ordered now.
+
+        It lies a lookahead beyond the horizon: the order is there before any worker is.  The window is as wide as the
+        steps in which the horizon moves, so that no multiple of ``clocks`` is missed.
+        """
+        first = max(job.horizon, 0) + job.lookahead
+        if hurries:
+            clock = max(first, self._considered + 1)
+        elif self.schedule.clocks:
+            every = self.schedule.clocks
+            first = max(first, self._considered + 1)
+            clock = -(-first // every) * every
+            if clock > max(job.horizon, 0) + 2 * job.lookahead:
+                return None
+        elif self.schedule.seconds and self._last_s is not None and now_s - self._last_s >= self.schedule.seconds:
+            clock = max(first, self._considered + 1)
+        else:
+            return None
+        return clock if clock < self.iterations else None
+
+
+@dataclass
 class Checkpoints:
     """Orders checkpoints and hears how they went."""
 
-    schedule: Schedule
+    timetable: Timetable
     num_partitions: int
-    iterations: int
     #: Complete checkpoints that are kept; at least 1.
     keep: int = 2
     #: See :mod:`eps.storage.checkpoint`.
@@ -148,12 +223,6 @@ class Checkpoints:
     #: Those that the job can go back to, oldest first; perhaps one of an earlier run at the beginning.
     complete: list[Start] = field(default_factory=list)
     _next_id: int = 1
-    #: The last clock at which one was ordered or skipped.
-    _considered: int = 0
-    _last_s: float | None = None
-    #: When the last one was ordered, and when the latest was that is complete.
-    _ordered_s: float = -math.inf
-    _complete_s: float = -math.inf
 
     @property
     def error(self) -> str:
@@ -195,7 +264,8 @@ class Checkpoints:
             return []
         if isinstance(event, e.CheckpointFailed):
             return list(self._end("failed", event.message, now_s))
-        self.latest_clock, self._complete_s = self.pending.clock, self.pending.ordered_s
+        self.latest_clock = self.pending.clock
+        self.timetable.completed(self.pending.ordered_s)
         first_clock = min(part.clock for part in self.pending.parts.values())
         self.complete.append(Start(checkpoint_name(self.epoch, self.pending.clock), first_clock))
         del self.complete[: -self.keep]
@@ -218,7 +288,7 @@ class Checkpoints:
         """Never go back to a checkpoint again that a member could not read."""
         self.complete = [start for start in self.complete if start.checkpoint != name]
         # Jobs go back to the latest, so that is the one.
-        self._complete_s = -math.inf
+        self.timetable.completed(-math.inf)
         return [e.Journal({"kind": "checkpoint", "state": "unusable", "name": name, "reason": why, "at_s": now_s})]
 
     def taken_over(self) -> None:
@@ -237,7 +307,8 @@ class Checkpoints:
         """Begin a new epoch at the clock of an earlier checkpoint."""
         why = f"the job went back to clock {clock}"
         commands = [] if self.pending is None else list(self._end("failed", why, now_s))
-        self.epoch, self._considered, self._last_s = epoch, clock, now_s
+        self.epoch = epoch
+        self.timetable.begin(clock, now_s)
         return commands
 
     def _end(self, state: str, reason: str, now_s: float) -> Iterator[e.Command]:
@@ -263,61 +334,21 @@ class Checkpoints:
     @property
     def is_idle(self) -> bool:
         """True where nothing is to be done: none is scheduled, and none on its way."""
-        return not self.schedule and self.pending is None
+        return not self.timetable.schedule and self.pending is None
 
     # ---- what to do
 
     def advance(self, job: Standing, now_s: float) -> list[e.Command]:
         """Do what has become possible: order one that is due, ask again for what is missing, finish one."""
-        if self._last_s is None:
-            self._last_s = now_s
-        if self.is_idle:
-            return []
-        hurries = self._hurries(job.servers_warned_s, now_s)
-        clock = self._due(job.horizon, job.lookahead, now_s, hurries=hurries)
-        if clock is not None:
-            self._considered, self._last_s = clock, now_s
-            if self.pending is not None:
-                self._note(Outcome(clock, "skipped", f"that of clock {self.pending.clock} is being written"))
-            else:
-                self.pending = Pending(self._next_id, clock, now_s)
-                self._next_id, self._ordered_s = self._next_id + 1, now_s
+        clock = self.timetable.due(job, now_s, writes=self.pending is not None)
+        if clock is not None and self.pending is not None:
+            self._note(Outcome(clock, "skipped", f"that of clock {self.pending.clock} is being written"))
+        elif clock is not None:
+            self.pending = Pending(self._next_id, clock, now_s)
+            self._next_id += 1
         if self.pending is None:
             return []
         return list(self._pursue(self.pending, job, now_s))
-
-    def _hurries(self, warned_s: float | None, now_s: float) -> bool:
-        """Return whether one is to be ordered at once, because every server goes: a successor may come too late.
-
-        Derived from what is announced: so it is true until one is complete that was ordered since, whatever becomes of
-        those on their way, and not any more when another server is there.  One that is being written already comes
-        first.
-        """
-        if warned_s is None or self.pending is not None or self._complete_s >= warned_s:
-            return False
-        # What cannot be written now is not tried at every clock.
-        return self._ordered_s < warned_s or now_s - self._ordered_s >= HURRY_AGAIN_S
-
-    def _due(self, horizon: int, lookahead: int, now_s: float, *, hurries: bool) -> int | None:
-        """Return the clock of a checkpoint that is to be ordered now.
-
-        It lies a lookahead beyond the horizon: the order is there before any worker is.  The window is as wide as the
-        steps in which the horizon moves, so that no multiple of ``clocks`` is missed.
-        """
-        first = max(horizon, 0) + lookahead
-        if hurries:
-            clock = max(first, self._considered + 1)
-        elif self.schedule.clocks:
-            every = self.schedule.clocks
-            first = max(first, self._considered + 1)
-            clock = -(-first // every) * every
-            if clock > max(horizon, 0) + 2 * lookahead:
-                return None
-        elif self.schedule.seconds and self._last_s is not None and now_s - self._last_s >= self.schedule.seconds:
-            clock = max(first, self._considered + 1)
-        else:
-            return None
-        return clock if clock < self.iterations else None
 
     def _pursue(self, pending: Pending, job: Standing, now_s: float) -> Iterator[e.Command]:
         membership, completed = job.membership, job.completed
@@ -350,7 +381,7 @@ class Checkpoints:
         """Assert what is always true of the checkpoints."""
         assert len(self.complete) <= self.keep and sum(self.counts.values()) >= len(self.outcomes)
         if self.pending is not None:
-            assert self.pending.checkpoint_id < self._next_id and self.pending.clock < self.iterations
+            assert self.pending.checkpoint_id < self._next_id and self.pending.clock < self.timetable.iterations
             parts = self.pending.parts
             assert self.pending.finishing_s is None or len(parts) == self.num_partitions
 

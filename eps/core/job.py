@@ -127,7 +127,9 @@ class Job:
         self.plans = Plans(settings, triggers)
         self.progress = Progress(settings, stop_on_divergence=stop_on_divergence)
         self.recovery = Recovery(settings.first_clock)
-        self.checkpoints = checkpoints or c.Checkpoints(c.Schedule(), settings.num_partitions, settings.iterations)
+        self.checkpoints = checkpoints or c.Checkpoints(
+            c.Timetable(c.Schedule(), settings.iterations), settings.num_partitions
+        )
         self.export = Export()
         self.out = CommandBuffer()
 

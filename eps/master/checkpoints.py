@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from eps.core import events as e
-from eps.core.checkpoints import Checkpoints, Schedule, checkpoint_name
+from eps.core.checkpoints import Checkpoints, Schedule, Timetable, checkpoint_name
 from eps.core.progress import ClockHistory
 from eps.core.recovery import Start
 from eps.errors import StorageError
@@ -25,9 +25,8 @@ def driver_of(runtime: Runtime) -> Checkpoints:
     """Return when a job takes checkpoints."""
     spec = runtime.spec
     return Checkpoints(
-        Schedule.parse(spec.checkpoint_every),
+        Timetable(Schedule.parse(spec.checkpoint_every), runtime.settings.iterations),
         runtime.settings.num_partitions,
-        runtime.settings.iterations,
         spec.keep,
         runtime.start.epoch,
         complete=_begun_with(runtime),

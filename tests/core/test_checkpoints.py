@@ -9,7 +9,7 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.checkpoints import HURRY_AGAIN_S, PATIENCE_S, Checkpoints, Pending, Schedule, checkpoint_name
+from eps.core.checkpoints import HURRY_AGAIN_S, PATIENCE_S, Checkpoints, Pending, Schedule, Timetable, checkpoint_name
 from eps.core.reconfig import Change, Operation
 from eps.core.recovery import Start
 from eps.core.types import CoreSettings, MemberId
@@ -22,7 +22,7 @@ def with_checkpoints(every: str, iterations: int = 100, followers: int = 0) -> S
     """Three workers, two servers, six splits, four partitions, running."""
     master = running(iterations, followers=followers)
     settings = master.state.settings
-    master.state.checkpoints = Checkpoints(Schedule.parse(every), settings.num_partitions, iterations)
+    master.state.checkpoints = Checkpoints(Timetable(Schedule.parse(every), iterations), settings.num_partitions)
     return master
 
 
@@ -545,7 +545,7 @@ def test_resumed_job_begins_at_its_clock_with_the_history_before() -> None:
 
 def test_a_server_that_connects_again_is_told_of_the_checkpoint_on_its_way() -> None:
     """What its next job master has not heard of it, it says again; nobody waits for the order to be repeated."""
-    driver = Checkpoints(Schedule(clocks=10), 2, 100)
+    driver = Checkpoints(Timetable(Schedule(clocks=10), 100), 2)
     assert driver.say_again("server-1", (0, 1)) == []
     driver.pending = Pending(7, 10, 0.0)
     order = e.Send("server-1", m.TakeCheckpoint(7, 10, 1))

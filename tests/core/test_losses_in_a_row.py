@@ -143,7 +143,7 @@ def test_a_job_that_goes_back_and_completes_no_clock_is_ended() -> None:
 
 def test_a_checkpoint_knows_the_size_that_was_asked_for_while_a_lost_member_is_not_replaced() -> None:
     master = ScriptedMaster(CoreSettings(4, 2, 400), 4, 1)
-    master.state.checkpoints.schedule = Schedule(clocks=20)
+    master.state.checkpoints.timetable.schedule = Schedule(clocks=20)
     master.start()
     for clock in range(-1, 5):
         master.clock(clock)

@@ -9,7 +9,7 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.checkpoints import Checkpoints, Schedule
+from eps.core.checkpoints import Checkpoints, Schedule, Timetable
 from eps.core.checkpoints import Standing as CheckpointStanding
 from eps.core.evictions import Evictions, Outcome
 from eps.core.members import Member, MemberPhase
@@ -239,7 +239,7 @@ def test_a_recovery_asks_the_rest_and_ends_with_a_membership() -> None:
 
 
 def test_a_checkpoint_is_ordered_beyond_the_horizon_and_finished_when_all_is_written() -> None:
-    checkpoints = Checkpoints(Schedule(clocks=10), 4, 100)
+    checkpoints = Checkpoints(Timetable(Schedule(clocks=10), 100), 4)
     job = CheckpointStanding(JOB, horizon=7, lookahead=2, completed=5, servers_warned_s=None, size={r: 2 for r in Role})
     orders = [c for c in checkpoints.advance(job, 1.0) if isinstance(c, e.Send)]
     checkpoints.validate()
