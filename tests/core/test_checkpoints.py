@@ -555,3 +555,23 @@ def test_a_server_that_connects_again_is_told_of_the_checkpoint_on_its_way() -> 
     assert driver.say_again("server-1", (0,)) == [] and driver.say_again("worker-1", ()) == []
     driver.taken_over()
     assert driver.say_again("server-1", (1,)) == [order]
+
+
+@pytest.mark.parametrize("break_it", ["too many are kept", "number", "clock", "it ends without its parts"])
+def test_validate_finds_checkpoints_that_cannot_be(break_it: str) -> None:
+    master = with_checkpoints("10")
+    train_until_ordered(master)
+    driver = driver_of(master)
+    assert driver.pending is not None
+    driver.validate()
+    match break_it:
+        case "too many are kept":
+            driver.complete = [Start(str(number), number) for number in range(driver.keep + 1)]
+        case "number":
+            driver.pending.checkpoint_id = 99
+        case "clock":
+            driver.pending.clock = driver.timetable.iterations
+        case "it ends without its parts":
+            driver.pending.finishing_s = 1.0
+    with pytest.raises(AssertionError):
+        driver.validate()

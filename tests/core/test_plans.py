@@ -16,7 +16,7 @@ from eps.core.members import Member, MemberPhase
 from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.plans import CANCELLED, REGAIN_PATIENCE_S, RETRIES, Plans, Standing
 from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose, Trigger
-from eps.core.recovery import Loss, Recovery
+from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, Loss, LossOutcome, Recovery
 from eps.core.types import Address, CoreSettings, Role
 from eps.errors import EpsError, PlanError
 
@@ -257,3 +257,91 @@ def test_a_checkpoint_is_ordered_beyond_the_horizon_and_finished_when_all_is_wri
 
     assert early == [] and isinstance(finish, e.FinishCheckpoint) and (finish.workers, finish.servers) == (2, 2)
     assert checkpoints.start_again(0).clock == 10 and checkpoints.counts["complete"] == 1
+
+
+# ---- what cannot be
+
+
+@pytest.mark.parametrize("break_it", ["queue", "two at a time", "ended", "turn", "abort of a later turn"])
+def test_validate_finds_plans_that_cannot_be(break_it: str) -> None:
+    plans, plan = proposed(ADD)
+    waiting, _ = plans.ask(REMOVE, Purpose.ASKED, NOW)
+    plans.validate()
+    match break_it:
+        case "queue":
+            plans.queue.clear()
+        case "two at a time":
+            plans.queue.remove(waiting)
+            waiting.enter(Phase.PROPOSED, 11.0)
+        case "ended":
+            plan.enter(Phase.ABORTED, 11.0)
+        case "turn":
+            plan.turn += 1
+        case "abort of a later turn":
+            plans.flight._aborted = plan.turn + 1
+    with pytest.raises(AssertionError):
+        plans.validate()
+
+
+@pytest.mark.parametrize("break_it", ["over and open", "forgotten", "container"])
+def test_validate_finds_evictions_that_cannot_be(break_it: str) -> None:
+    evictions = Evictions()
+    evictions.warn("worker-1", frozenset({Role.WORKER}), e.ContainerWarning("c-1", 5.0), 10.0)
+    match break_it:
+        case "over and open":
+            evictions.all[0].end(Outcome.LOST, 11.0)
+        case "forgotten":
+            evictions._open.clear()
+        case "container":
+            evictions.all[0].container_id = "c-2"
+    with pytest.raises(AssertionError):
+        evictions.validate()
+
+
+@pytest.mark.parametrize("break_it", ["number", "no role", "a lost one answered", "nothing to ask about"])
+def test_validate_finds_recoveries_that_cannot_be(break_it: str) -> None:
+    recovery = Recovery(0)
+    lose(recovery, "worker-1", 10.0)
+    recovery.begin(JOB, False)
+    recovery.add("worker-4", Role.WORKER)
+    recovery.validate()
+    assert recovery.inquiry is not None
+    match break_it:
+        case "number":
+            recovery.inquiry.number += 1
+        case "no role":
+            recovery.inquiry.roles.clear()
+        case "a lost one answered":
+            recovery.inquiry.inventories["worker-1"] = m.Inventory("worker-1", 1)
+        case "nothing to ask about":
+            recovery.must_ask = "why"
+    with pytest.raises(AssertionError):
+        recovery.validate()
+
+
+# ---- losses
+
+
+def test_a_silent_member_counts_against_the_job_when_its_container_ended_by_itself() -> None:
+    fatal = []
+    for taken in (False, True):
+        recovery = Recovery(0)
+        for number in range(MOST_INCIDENTS):
+            lose(recovery, "worker-1", INCIDENT_S * number, silent=True)
+            assert not recovery.fatal
+            recovery.container_ended("c-worker-1", 0, INCIDENT_S * number, taken=taken, starts=False)
+            recovery.begin(JOB, False)
+        fatal.append(bool(recovery.fatal))
+
+    assert fatal == [True, False]
+
+
+def test_a_loss_that_ends_the_job_is_not_recovered_from() -> None:
+    recovery = Recovery(0)
+    for number in range(MOST_INCIDENTS - 1):
+        lose(recovery, "worker-1", INCIDENT_S * number)
+        recovery.begin(JOB, False)
+    lose(recovery, "worker-2", INCIDENT_S * MOST_INCIDENTS)
+
+    assert recovery.fatal.startswith("worker-2 ended unexpectedly: crashed; ") and not recovery.must_ask
+    assert recovery.losses[-1].outcome is LossOutcome.OPEN

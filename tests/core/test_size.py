@@ -240,3 +240,28 @@ def test_a_job_that_begins_short_has_lent_the_rest() -> None:
     assert size.lent[Borrower.START] == {W: 2, S: 0} and size.pending({W: 2, S: 2}) == {W: 0, S: 0}
     size.settle({W: 3, S: 2})
     assert size.lent[Borrower.START][W] == 1
+
+
+# ---- what cannot be
+
+
+@pytest.mark.parametrize("break_it", ["none is wanted", "more are held than wanted", "less than none is lent"])
+def test_validate_finds_a_size_that_cannot_be(break_it: str) -> None:
+    size, held = Size(3, 2), {W: 3, S: 2}
+    size.validate(held)
+    match break_it:
+        case "none is wanted":
+            size.wanted[S], held[S] = 0, 0
+        case "more are held than wanted":
+            held[W] = 4
+        case "less than none is lent":
+            size.lent[Borrower.QUEUE][W] = -1
+    with pytest.raises(AssertionError):
+        size.validate(held)
+
+
+def test_validate_finds_a_start_that_waits_and_gave_nothing_back() -> None:
+    start = startup()
+    start._is_waiting = True
+    with pytest.raises(AssertionError):
+        start.validate()

@@ -71,6 +71,31 @@ def test_an_export_that_fails_is_repeated_a_few_times() -> None:
     assert export.failed(e.ExportFailed("no disk", MOST_EXPORTS), 0.0) == "no disk"
 
 
+@pytest.mark.parametrize("break_it", ["open before the first", "repeated after the end"])
+def test_validate_finds_exports_that_cannot_be(break_it: str) -> None:
+    export = Export()
+    export.validate()
+    match break_it:
+        case "open before the first":
+            export._is_open = True
+        case "repeated after the end":
+            export.start()
+            export.failed(e.ExportFailed("no disk", 1), 0.0)
+            export._is_open = False
+    with pytest.raises(AssertionError):
+        export.validate()
+
+
+def test_an_export_that_is_closed_is_not_repeated() -> None:
+    export = Export()
+    export.start()
+    export.failed(e.ExportFailed("no disk", 1), 0.0)
+    export.close()
+    export.validate()
+
+    assert export.due(EXPORT_AGAIN_S) == []
+
+
 # ---- failures without a clock
 
 
