@@ -26,7 +26,7 @@ from typing import Any
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.membership import Membership
-from eps.core.recovery import Start
+from eps.core.recovery import RestorePoint
 from eps.core.types import MemberId, Role
 from eps.errors import ConfigError
 
@@ -79,7 +79,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckpointOutcome:
     """How a checkpoint ended."""
 
     clock: int
@@ -111,7 +111,7 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CheckpointContext:
     """What the checkpoints must know of a job at one moment."""
 
     membership: Membership
@@ -147,12 +147,12 @@ class Timetable:
         """Take in when the latest was ordered that is complete."""
         self._complete_s = ordered_s
 
-    def due(self, job: Standing, now_s: float, *, writes: bool) -> int | None:
+    def due(self, job: CheckpointContext, now_s: float, *, writes: bool) -> int | None:
         """Return the clock of a checkpoint that is due; None for none.
 
         Parameters
         ----------
-        job : Standing
+        job : CheckpointContext
         writes : bool
             Another one is on its way: what is due is skipped.
         """
@@ -179,7 +179,7 @@ class Timetable:
         # What cannot be written now is not tried at every clock.
         return self._ordered_s < warned_s or now_s - self._ordered_s >= HURRY_AGAIN_S
 
-    def _clock(self, job: Standing, now_s: float, *, hurries: bool) -> int | None:
+    def _clock(self, job: CheckpointContext, now_s: float, *, hurries: bool) -> int | None:
         """Return the clock of a checkpoint that is to be ordered now.
 
         It lies a lookahead beyond the horizon: the order is there before any worker is.  The window is as wide as the
@@ -213,7 +213,7 @@ class Checkpoints:
     epoch: int = 1
     pending: Pending | None = None
     #: The latest outcomes, oldest first.
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[CheckpointOutcome] = field(default_factory=list)
     #: All of them, by state.
     counts: dict[str, int] = field(default_factory=lambda: {"complete": 0, "skipped": 0, "failed": 0})
     size_bytes: int = 0
@@ -221,7 +221,7 @@ class Checkpoints:
     #: Clock of the latest that is complete; None where there is none.
     latest_clock: int | None = None
     #: Those that the job can go back to, oldest first; perhaps one of an earlier run at the beginning.
-    complete: list[Start] = field(default_factory=list)
+    complete: list[RestorePoint] = field(default_factory=list)
     _next_id: int = 1
 
     @property
@@ -267,7 +267,7 @@ class Checkpoints:
         self.latest_clock = self.pending.clock
         self.timetable.completed(self.pending.ordered_s)
         first_clock = min(part.clock for part in self.pending.parts.values())
-        self.complete.append(Start(checkpoint_name(self.epoch, self.pending.clock), first_clock))
+        self.complete.append(RestorePoint(checkpoint_name(self.epoch, self.pending.clock), first_clock))
         del self.complete[: -self.keep]
         # Only now: until the job knows of this one, it may have to go back to one before.
         return [*self._end("complete", "", now_s), e.RemoveEarlier(event.checkpoint_id)]
@@ -316,7 +316,7 @@ class Checkpoints:
         assert pending is not None
         self.pending = None
         size_bytes = sum(part.size_bytes for part in pending.parts.values())
-        self._note(Outcome(pending.clock, state, reason, size_bytes, round(now_s - pending.ordered_s, 6)))
+        self._note(CheckpointOutcome(pending.clock, state, reason, size_bytes, round(now_s - pending.ordered_s, 6)))
         if state == "complete":
             self.size_bytes += size_bytes
             self.seconds += now_s - pending.ordered_s
@@ -326,7 +326,7 @@ class Checkpoints:
         details = {"bytes": size_bytes} if state == "complete" else {"reason": reason}
         yield e.Journal({**record, **details, "at_s": round(now_s, 6)})
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, outcome: CheckpointOutcome) -> None:
         self.counts[outcome.state] += 1
         self.outcomes.append(outcome)
         del self.outcomes[:-MOST_OUTCOMES]
@@ -338,11 +338,11 @@ class Checkpoints:
 
     # ---- what to do
 
-    def advance(self, job: Standing, now_s: float) -> list[e.Command]:
+    def advance(self, job: CheckpointContext, now_s: float) -> list[e.Command]:
         """Do what has become possible: order one that is due, ask again for what is missing, finish one."""
         clock = self.timetable.due(job, now_s, writes=self.pending is not None)
         if clock is not None and self.pending is not None:
-            self._note(Outcome(clock, "skipped", f"that of clock {self.pending.clock} is being written"))
+            self._note(CheckpointOutcome(clock, "skipped", f"that of clock {self.pending.clock} is being written"))
         elif clock is not None:
             self.pending = Pending(self._next_id, clock, now_s)
             self._next_id += 1
@@ -350,7 +350,7 @@ class Checkpoints:
             return []
         return list(self._pursue(self.pending, job, now_s))
 
-    def _pursue(self, pending: Pending, job: Standing, now_s: float) -> Iterator[e.Command]:
+    def _pursue(self, pending: Pending, job: CheckpointContext, now_s: float) -> Iterator[e.Command]:
         membership, completed = job.membership, job.completed
         missing = [p for p in range(self.num_partitions) if p not in pending.parts]
         if missing:
@@ -385,9 +385,9 @@ class Checkpoints:
             parts = self.pending.parts
             assert self.pending.finishing_s is None or len(parts) == self.num_partitions
 
-    def start_again(self, seeded_clock: int) -> Start:
+    def restore_point(self, seeded_clock: int) -> RestorePoint:
         """Return where a job that lost parameters begins again: at its latest checkpoint, or at its seed."""
-        return self.complete[-1] if self.complete else Start("", seeded_clock)
+        return self.complete[-1] if self.complete else RestorePoint("", seeded_clock)
 
     def _order(self, pending: Pending, version: int, servers: Iterable[MemberId], now_s: float) -> Iterator[e.Command]:
         pending.version, pending.sent_s = version, now_s

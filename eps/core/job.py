@@ -52,11 +52,11 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core.checkpoints import Export
 from eps.core.events import ENDED_STATES, Command, CommandBuffer, JobState
-from eps.core.evictions import TAKEN_AWAY, Evictions, Outcome, may_go_on
+from eps.core.evictions import TAKEN_AWAY, EvictionOutcome, Evictions, may_go_on
 from eps.core.members import MISSING, Masters, Members
 from eps.core.membership import Membership
 from eps.core.messages import Orders
-from eps.core.plans import ADDITION, CANCELLED, REGISTRATION_PATIENCE_S, Plans, Standing
+from eps.core.plans import ADDITION, CANCELLED, REGISTRATION_PATIENCE_S, PlanContext, Plans
 from eps.core.progress import Progress
 from eps.core.reconfig import Change, Plan, Purpose, Trigger
 from eps.core.recovery import Loss, Recovery
@@ -181,13 +181,13 @@ class Job:
                 regain = self.size.to_regain(fits) if self.looks_for_room else None
                 if regain is not None:
                     role, number = regain
-                    self.out.add(self.plans.ask_own(Change(ADDITION[role], number), Purpose.REGAIN, self._standing))
+                    self.out.add(self.plans.ask_own(Change(ADDITION[role], number), Purpose.REGAIN, self._plan_context))
             case e.MemberRegistered():
                 self._on_registered(event)
             case e.ReportReceived(report, age_s):
                 self._on_report(report, now_s - age_s)
             case e.ChangeRequested():
-                self.out.add(self.plans.request(event, self._standing))
+                self.out.add(self.plans.request(event, self._plan_context))
             case e.CancelRequested(request_id, plan_id):
                 found = self.plans.cancel(plan_id)
                 if isinstance(found, Plan):
@@ -244,7 +244,7 @@ class Job:
     def _on_exited(self, container_id: str, reason: str, *, taken: bool, silent: bool = False) -> None:
         """Take in that a member is lost or has left: its container ended, or (``silent``) it is not heard of."""
         now_s, completed, starts = self.out.now_s, self.progress.completed, self.membership is None
-        member, flight, became = self.members.ended(container_id), self.plans.flight, Outcome.WITHDRAWN
+        member, flight, became = self.members.ended(container_id), self.plans.flight, EvictionOutcome.WITHDRAWN
         if member is None:
             self.recovery.container_ended(container_id, completed, now_s, taken=taken, starts=starts)
             return
@@ -252,7 +252,7 @@ class Job:
         took_part, again = self.membership is not None and name in self.membership.members, False
         if flight.exited(name):
             self.out.say(e.ReleaseContainer(container_id))
-            became = Outcome.DRAINED
+            became = EvictionOutcome.DRAINED
         elif flight.uncommitted is not None and flight.is_newcomer(name):
             self._abort(flight.uncommitted, f"{name} ended before it took part: {reason}")
         elif starts and not member.granted and self.startup.may_begin(self.members.by_name.values()):
@@ -265,7 +265,7 @@ class Job:
             own = not taken and self.evictions.of(name) is None
             loss = Loss(name, reason, completed, now_s)
             self.out.add(self.recovery.lost(member, loss, own=own, silent=silent, starts=starts))
-            again, became = starts and not self.recovery.fatal, Outcome.LOST
+            again, became = starts and not self.recovery.fatal, EvictionOutcome.LOST
         if again:
             self.out.add(self.members.request_another(member, now_s))
         self.out.add(self.evictions.end(container_id, became, now_s, took_part=took_part))
@@ -346,7 +346,7 @@ class Job:
                 self.out.say(e.ReleaseContainer(member.container))
                 why = f"did not register within {REGISTRATION_PATIENCE_S:g} s"
                 self._on_exited(member.container, why, taken=False)
-        reason, without = self.plans.late(self._standing)
+        reason, without = self.plans.late(self._plan_context)
         if reason and self.plans.flight.uncommitted is not None:
             self._abort(self.plans.flight.uncommitted, reason)
         elif without:
@@ -442,7 +442,7 @@ class Job:
         if not self.checkpoints.is_idle:
             warned_s, size = self.evictions.servers_warned_s(membership), self.size.asked(self.plans.open)
             clocks = progress.horizon, progress.lookahead, progress.completed
-            self.out.add(self.checkpoints.advance(c.Standing(membership, *clocks, warned_s, size), now_s))
+            self.out.add(self.checkpoints.advance(c.CheckpointContext(membership, *clocks, warned_s, size), now_s))
         if progress.grant(undecided=self.plans.undecided, hurried=draining):
             self.out.send(progress.orders(membership, self.plans.flight.owing()))
         if progress.finished and self.plans.is_idle:
@@ -468,8 +468,8 @@ class Job:
             self.out.add(commands)
         if inquiry.missing(before):
             return
-        start, clocks = self.checkpoints.start_again(self.settings.seeded_clock), self.progress.next_clocks()
-        after = recovery.membership(before, self.settings, start, clocks)
+        point, clocks = self.checkpoints.restore_point(self.settings.seeded_clock), self.progress.next_clocks()
+        after = recovery.membership(before, self.settings, point, clocks)
         self.out.add(recovery.end(before, after, self.progress.completed, now_s))
         servers = sorted(name for name in inquiry.lost if name in before.servers)
         if after.goes_back:
@@ -492,7 +492,7 @@ class Job:
         """Take changes on, one after the other, until one has to wait or none is left."""
         plans, now_s = self.plans, self.out.now_s
         if plans.triggers:
-            self.out.add(plans.fire(self._standing))
+            self.out.add(plans.fire(self._plan_context))
         while True:
             while (stepped := plans.step(self.progress.horizon, now_s)) is not None:
                 self.out.add(stepped.commands)
@@ -504,12 +504,12 @@ class Job:
             if warned and plans.may_drain(now_s):
                 self._drain(self.membership, warned)
             if plans.is_idle and not warned:
-                self.out.add(plans.ask_missing(self.size.pending(self.members.held), self._standing))
+                self.out.add(plans.ask_missing(self.size.pending(self.members.held), self._plan_context))
             if plans.flight.plan is not None or not plans.queue:
                 return
             plan = plans.queue[0]
             try:
-                self.out.add(plans.propose(plan, self._standing))
+                self.out.add(plans.propose(plan, self._plan_context))
             except PlanError as error:
                 self._abort(plan, str(error))
                 continue
@@ -544,10 +544,10 @@ class Job:
         return can and self.size.lacks_room and self.plans.is_due(Purpose.REGAIN, self.out.now_s)
 
     @property
-    def _standing(self) -> Standing:
+    def _plan_context(self) -> PlanContext:
         exports = self.state is JobState.EXPORTING
         completed, horizon = self.progress.completed, self.progress.horizon
-        return Standing(self.membership, self.members.next_number, completed, horizon, exports, self.out.now_s)
+        return PlanContext(self.membership, self.members.next_number, completed, horizon, exports, self.out.now_s)
 
     def _outstanding(self) -> Orders:
         """Return the orders whose effect is missing, and those that have no acknowledgement."""

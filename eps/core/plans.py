@@ -329,7 +329,7 @@ REGAIN_PATIENCE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PlanContext:
     """What plans must know of a job at one moment."""
 
     #: None while the job starts.
@@ -343,7 +343,7 @@ class Standing:
     now_s: float
 
 
-def roster(job: Standing) -> Roster:
+def roster(job: PlanContext) -> Roster:
     """Return the members that there are now."""
     assert job.membership is not None
     numbers = job.next_number
@@ -384,7 +384,7 @@ class Flight:
         """The plan while it can only go forward."""
         return self.plan if self.plan is not None and not self.plan.undecided else None
 
-    def propose(self, plan: Plan, job: Standing, settings: CoreSettings) -> list[e.Command]:
+    def propose(self, plan: Plan, job: PlanContext, settings: CoreSettings) -> list[e.Command]:
         """Begin with a plan; none is in flight.
 
         Raises
@@ -435,7 +435,7 @@ class Flight:
         self.driver, self._aborted = None, plan.turn
         return [e.Send(name, m.AbortPlan(plan.turn)) for name in driver.before.members]
 
-    def late(self, job: Standing, shrink: str, iterations: int) -> tuple[str, tuple[MemberId, ...]]:
+    def late(self, job: PlanContext, shrink: str, iterations: int) -> tuple[str, tuple[MemberId, ...]]:
         """Return why the plan must be aborted for waiting, and the newcomers that it goes on without.
 
         Parameters
@@ -621,7 +621,7 @@ class Plans:
 
     # ---- requests
 
-    def request(self, event: e.ChangeRequested, job: Standing) -> list[e.Command]:
+    def request(self, event: e.ChangeRequested, job: PlanContext) -> list[e.Command]:
         """Answer a request for a change; the same id again gets the same answer."""
         known = self._answers.get(event.request_id)
         if known is not None:
@@ -641,7 +641,7 @@ class Plans:
         return [*commands, answer]
 
     def ask(
-        self, change: Change, purpose: Purpose, job: Standing, request_id: str = ""
+        self, change: Change, purpose: Purpose, job: PlanContext, request_id: str = ""
     ) -> tuple[Plan, list[e.Command]]:
         """Queue a change.
 
@@ -655,7 +655,7 @@ class Plans:
         self.queue.append(plan)
         return plan, commands
 
-    def ask_own(self, change: Change, purpose: Purpose, job: Standing) -> list[e.Command]:
+    def ask_own(self, change: Change, purpose: Purpose, job: PlanContext) -> list[e.Command]:
         """Queue a change that the job itself wants, unless it must wait after a failure."""
         if not self.is_due(purpose, job.now_s):
             return []
@@ -666,7 +666,7 @@ class Plans:
             role = str(change.operation.role)
             return [noted("not-replaced", job.now_s, role=role, count=change.count, reason=str(error))]
 
-    def ask_missing(self, pending: Mapping[Role, int], job: Standing) -> list[e.Command]:
+    def ask_missing(self, pending: Mapping[Role, int], job: PlanContext) -> list[e.Command]:
         """Queue what brings the job back to its size, and gives each partition its follower.
 
         Parameters
@@ -697,7 +697,7 @@ class Plans:
         asked = {"purpose": str(purpose), "request": request_id, "change": str(change)}
         return plan, [noted("asked", now_s, plan=plan.plan_id, **asked)]
 
-    def _check(self, change: Change, job: Standing) -> tuple[Team, Team]:
+    def _check(self, change: Change, job: PlanContext) -> tuple[Team, Team]:
         """Return the members that a change would add and remove; raise where it is refused."""
         iterations = self._settings.iterations
         if job.exports or job.completed >= iterations:
@@ -708,7 +708,7 @@ class Plans:
             raise JobFinishedError(f"{change} refused: the last iteration ({iterations - 1}) has been granted already")
         return resolve(after_plans(roster(job), self.open, self._settings), change, self._settings)[1:]
 
-    def _dry_run(self, change: Change, job: Standing) -> str:
+    def _dry_run(self, change: Change, job: PlanContext) -> str:
         coming, going = self._check(change, job)
         assert job.membership is not None
         added, removed = (", ".join(team.members) or "nobody" for team in (coming, going))
@@ -732,7 +732,7 @@ class Plans:
             return PlanError(f"plan {plan.plan_id} is committed at clock {plan.commit_clock} and rolls forward")
         return plan
 
-    def fire(self, job: Standing) -> list[e.Command]:
+    def fire(self, job: PlanContext) -> list[e.Command]:
         """Ask for the changes whose clock has come."""
         commands: list[e.Command] = []
         while self.triggers and job.completed >= self.triggers[0].clock:
@@ -761,7 +761,7 @@ class Plans:
         self.queue.insert(0, plan)
         return commands
 
-    def propose(self, plan: Plan, job: Standing) -> list[e.Command]:
+    def propose(self, plan: Plan, job: PlanContext) -> list[e.Command]:
         """Begin with a plan; none is in flight.
 
         Raises
@@ -774,7 +774,7 @@ class Plans:
             self.queue.remove(plan)
         return commands
 
-    def late(self, job: Standing) -> tuple[str, tuple[MemberId, ...]]:
+    def late(self, job: PlanContext) -> tuple[str, tuple[MemberId, ...]]:
         """Return why the plan in flight must be aborted for waiting, and the newcomers that it goes on without."""
         shrink = next((str(plan.change) for plan in self.queue if not plan.change.operation.adds), "")
         return self.flight.late(job, shrink, self._settings.iterations)

@@ -66,7 +66,7 @@ class Inquiry:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class RestorePoint:
     """Where a job that must go back begins again: a checkpoint, or the seeded start."""
 
     #: Name of the checkpoint; empty for the seeded start.
@@ -132,7 +132,7 @@ def measured_again(after: Membership, next_clocks: Sequence[int]) -> Membership:
     return replace(after, from_clock=min(split_clocks), split_clocks=split_clocks)
 
 
-def roll_back(before: Membership, inquiry: Inquiry, start: Start) -> Membership:
+def roll_back(before: Membership, inquiry: Inquiry, start: RestorePoint) -> Membership:
     """Return the membership with which all members go back to ``start``, in a new incarnation."""
     servers = _left(before.servers, inquiry, Role.SERVER)
     owners = spread_evenly(len(before.partitions), servers)
@@ -405,13 +405,13 @@ class Recovery:
         return True
 
     def membership(
-        self, before: Membership, settings: CoreSettings, start: Start, next_clocks: Sequence[int]
+        self, before: Membership, settings: CoreSettings, start: RestorePoint, next_clocks: Sequence[int]
     ) -> Membership:
         """Return the membership that comes of the answers, which are complete.
 
         Parameters
         ----------
-        start : Start
+        start : RestorePoint
             Where the job begins again if the only copy of a partition is lost.
         next_clocks : sequence of int
             Per split, the first clock of which the job master has no result.

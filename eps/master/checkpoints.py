@@ -10,7 +10,7 @@ from collections.abc import Callable
 from eps.core import events as e
 from eps.core.checkpoints import Checkpoints, Schedule, Timetable, checkpoint_name
 from eps.core.progress import ClockHistory
-from eps.core.recovery import Start
+from eps.core.recovery import RestorePoint
 from eps.errors import StorageError
 from eps.spec.runtime import Runtime, identity
 from eps.storage.checkpoint import CheckpointStore, Manifest, parse_history
@@ -33,12 +33,12 @@ def driver_of(runtime: Runtime) -> Checkpoints:
     )
 
 
-def _begun_with(runtime: Runtime) -> list[Start]:
+def _begun_with(runtime: Runtime) -> list[RestorePoint]:
     """Return the checkpoint that a resumed job began with: it can go back to it."""
     start = runtime.start
     if start.clock is None or not start.checkpoint:
         return []
-    return [Start(start.checkpoint, start.clock)]
+    return [RestorePoint(start.checkpoint, start.clock)]
 
 
 def pending_name(driver: Checkpoints) -> str:

@@ -11,7 +11,7 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core.checkpoints import HURRY_AGAIN_S, PATIENCE_S, Checkpoints, Pending, Schedule, Timetable, checkpoint_name
 from eps.core.reconfig import Change, Operation
-from eps.core.recovery import Start
+from eps.core.recovery import RestorePoint
 from eps.core.types import CoreSettings, MemberId
 from eps.errors import ConfigError
 from eps.master.records import checkpoints_entry
@@ -173,7 +173,7 @@ def test_earlier_ones_are_removed_only_when_the_job_knows_that_the_new_one_is_co
 def test_a_checkpoint_that_cannot_be_read_is_not_kept() -> None:
     master = with_checkpoints("7")
     driver = driver_of(master)
-    driver.complete = [Start("0001-00000040", 40), Start("0001-00000050", 50)]
+    driver.complete = [RestorePoint("0001-00000040", 40), RestorePoint("0001-00000050", 50)]
     driver.epoch = 2
     driver.unusable("0001-00000050", "it is torn", master.now_s)
     order, clock = train_until_ordered(master)
@@ -566,7 +566,7 @@ def test_validate_finds_checkpoints_that_cannot_be(break_it: str) -> None:
     driver.validate()
     match break_it:
         case "too many are kept":
-            driver.complete = [Start(str(number), number) for number in range(driver.keep + 1)]
+            driver.complete = [RestorePoint(str(number), number) for number in range(driver.keep + 1)]
         case "number":
             driver.pending.checkpoint_id = 99
         case "clock":

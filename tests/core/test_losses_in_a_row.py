@@ -13,7 +13,7 @@ from eps.core.checkpoints import Schedule
 from eps.core.events import JobState
 from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.progress import ClockHistory, ClockRecord
-from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, LossOutcome, Start
+from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, LossOutcome, RestorePoint
 from eps.core.server_state import ServerState
 from eps.core.types import UNBOUNDED, Address, CoreSettings, Role
 from tests.core.scripted import ScriptedMaster, running
@@ -92,7 +92,7 @@ def test_what_a_server_forgot_when_it_gave_a_partition_up_it_does_not_claim_to_h
 def going_back() -> ScriptedMaster:
     """Return a job without followers that has a checkpoint of clock 40 and was at clock 50."""
     master = ScriptedMaster(CoreSettings(2, 2, 100), 1, 1)
-    master.state.checkpoints.complete = [Start("0001-00000040", 40)]
+    master.state.checkpoints.complete = [RestorePoint("0001-00000040", 40)]
     master.start()
     for clock in range(-1, 50):
         master.clock(clock)
@@ -182,7 +182,7 @@ def test_a_checkpoint_knows_the_size_that_was_asked_for_while_a_lost_member_is_n
 
 def test_a_resumed_job_goes_back_only_where_the_checkpoint_that_cannot_be_read_is_one_it_counts_on() -> None:
     master = ScriptedMaster(CoreSettings(2, 2, 30, resumed_clock=5), 1, 1)
-    master.state.checkpoints.complete = [Start("0002-00000020", 20)]
+    master.state.checkpoints.complete = [RestorePoint("0002-00000020", 20)]
     master.state.progress.restore(ClockHistory(ClockRecord(clock, 2, 1.0, (), 0.0) for clock in range(5)))
     master.start()
     for clock in range(5, 25):
@@ -195,7 +195,7 @@ def test_a_resumed_job_goes_back_only_where_the_checkpoint_that_cannot_be_read_i
 
 def test_a_job_that_goes_back_because_a_checkpoint_cannot_be_read_says_so_though_nobody_was_lost() -> None:
     master = ScriptedMaster(CoreSettings(2, 2, 30, resumed_clock=20), 1, 1)
-    master.state.checkpoints.complete = [Start("0001-00000010", 10), Start("0001-00000020", 20)]
+    master.state.checkpoints.complete = [RestorePoint("0001-00000010", 10), RestorePoint("0001-00000020", 20)]
     master.state.progress.restore(ClockHistory(ClockRecord(clock, 2, 1.0, (), 0.0) for clock in range(20)))
     master.start()
     master.report(m.CheckpointUnusable(S1, "0001-00000020", "it is damaged"))
@@ -207,7 +207,7 @@ def test_a_job_that_goes_back_because_a_checkpoint_cannot_be_read_says_so_though
 
 def test_where_a_job_goes_back_further_is_what_came_of_the_loss() -> None:
     master = running()
-    master.state.checkpoints.complete = [Start("0001-00000010", 10), Start("0001-00000020", 20)]
+    master.state.checkpoints.complete = [RestorePoint("0001-00000010", 10), RestorePoint("0001-00000020", 20)]
     for clock in range(25):
         master.clock(clock)
     master.lose("worker-1", S2)
@@ -243,7 +243,7 @@ def begun_at_a_checkpoint(*, resumed: bool) -> ScriptedMaster:
     """Return a job under ASP that begins again at clock 40; its checkpoint has split 0 two clocks further."""
     settings = CoreSettings(2, 2, 100, staleness=UNBOUNDED, reproducible=False, resumed_clock=40 if resumed else None)
     master = ScriptedMaster(settings, 2, 2)
-    master.state.checkpoints.complete = [Start("0001-00000040", 40)]
+    master.state.checkpoints.complete = [RestorePoint("0001-00000040", 40)]
     if resumed:
         master.state.progress.restore(ClockHistory(ClockRecord(clock, 2, 1.0, (), 0.0) for clock in range(40)))
     master.start()

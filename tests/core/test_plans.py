@@ -9,12 +9,11 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.checkpoints import Checkpoints, Schedule, Timetable
-from eps.core.checkpoints import Standing as CheckpointStanding
-from eps.core.evictions import Evictions, Outcome
+from eps.core.checkpoints import CheckpointContext, Checkpoints, Schedule, Timetable
+from eps.core.evictions import EvictionOutcome, Evictions
 from eps.core.members import Member, MemberPhase
 from eps.core.membership import Membership, PartitionTable, SplitTable
-from eps.core.plans import CANCELLED, REGAIN_PATIENCE_S, RETRIES, Plans, Standing
+from eps.core.plans import CANCELLED, REGAIN_PATIENCE_S, RETRIES, PlanContext, Plans
 from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose, Trigger
 from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, Loss, LossOutcome, Recovery
 from eps.core.types import Address, CoreSettings, Role
@@ -44,11 +43,11 @@ def lose(recovery: Recovery, name: str, now_s: float, *, own: bool = True, silen
     recovery.validate()
 
 
-NOW = Standing(JOB, {Role.WORKER: 4, Role.SERVER: 3}, completed=5, horizon=7, exports=False, now_s=10.0)
+NOW = PlanContext(JOB, {Role.WORKER: 4, Role.SERVER: 3}, completed=5, horizon=7, exports=False, now_s=10.0)
 ADD, REMOVE = Change(Operation.ADD_WORKERS, 2), Change(Operation.REMOVE_WORKERS, 1)
 
 
-def ask(plans: Plans, change: Change, request_id: str = "r", job: Standing = NOW) -> e.Answer:
+def ask(plans: Plans, change: Change, request_id: str = "r", job: PlanContext = NOW) -> e.Answer:
     answer = plans.request(e.ChangeRequested(request_id, change), job)[-1]
     plans.validate()
     assert isinstance(answer, e.Answer)
@@ -78,7 +77,7 @@ def test_a_request_that_is_repeated_gets_the_answer_that_it_had() -> None:
     "job",
     [replace(NOW, membership=None), replace(NOW, exports=True), replace(NOW, horizon=99), replace(NOW, completed=100)],
 )
-def test_a_change_that_comes_too_early_or_too_late_is_refused(job: Standing) -> None:
+def test_a_change_that_comes_too_early_or_too_late_is_refused(job: PlanContext) -> None:
     plans = Plans(SETTINGS)
     assert isinstance(ask(plans, ADD, job=job).error, EpsError) and not plans.all
 
@@ -189,17 +188,17 @@ def test_an_eviction_is_open_until_it_has_an_outcome() -> None:
         evictions.warn(name, frozenset({Role.WORKER}), e.ContainerWarning(f"c-{name}", in_s), 10.0)
         evictions.validate()
     going = evictions.next_to_drain(JOB), evictions.servers_warned_s(JOB)
-    evictions.end("c-worker-1", Outcome.DRAINED, 16.0, took_part=True)
+    evictions.end("c-worker-1", EvictionOutcome.DRAINED, 16.0, took_part=True)
     evictions.validate()
 
     assert going == (("worker-1",), 10.0) and evictions.next_to_drain(JOB) == SERVERS
-    assert evictions.of("worker-1") is None and evictions.end("c-9", Outcome.LOST, 16.0, took_part=True) == []
-    evictions.end("c-server-1", Outcome.LOST, 16.0, took_part=True)
+    assert evictions.of("worker-1") is None and evictions.end("c-9", EvictionOutcome.LOST, 16.0, took_part=True) == []
+    evictions.end("c-server-1", EvictionOutcome.LOST, 16.0, took_part=True)
     over, commands = evictions.settle(["c-worker-3"], 16.0)
     assert [(each.name, each.outcome, each.lost) for each in over] == [
-        ("worker-1", Outcome.LATE, False),
-        ("server-1", Outcome.LOST, True),
-        ("server-2", Outcome.WITHDRAWN, False),
+        ("worker-1", EvictionOutcome.LATE, False),
+        ("server-1", EvictionOutcome.LOST, True),
+        ("server-2", EvictionOutcome.WITHDRAWN, False),
     ]
     assert [c.record["member"] for c in commands if isinstance(c, e.Journal)] == ["server-2"]
     assert evictions.settle([], 17.0) == ([], [])
@@ -240,7 +239,7 @@ def test_a_recovery_asks_the_rest_and_ends_with_a_membership() -> None:
 
 def test_a_checkpoint_is_ordered_beyond_the_horizon_and_finished_when_all_is_written() -> None:
     checkpoints = Checkpoints(Timetable(Schedule(clocks=10), 100), 4)
-    job = CheckpointStanding(JOB, horizon=7, lookahead=2, completed=5, servers_warned_s=None, size={r: 2 for r in Role})
+    job = CheckpointContext(JOB, horizon=7, lookahead=2, completed=5, servers_warned_s=None, size={r: 2 for r in Role})
     orders = [c for c in checkpoints.advance(job, 1.0) if isinstance(c, e.Send)]
     checkpoints.validate()
     assert [order.to for order in orders] == list(SERVERS) and checkpoints.pending is not None
@@ -256,7 +255,7 @@ def test_a_checkpoint_is_ordered_beyond_the_horizon_and_finished_when_all_is_wri
     checkpoints.validate()
 
     assert early == [] and isinstance(finish, e.FinishCheckpoint) and (finish.workers, finish.servers) == (2, 2)
-    assert checkpoints.start_again(0).clock == 10 and checkpoints.counts["complete"] == 1
+    assert checkpoints.restore_point(0).clock == 10 and checkpoints.counts["complete"] == 1
 
 
 # ---- what cannot be
@@ -289,7 +288,7 @@ def test_validate_finds_evictions_that_cannot_be(break_it: str) -> None:
     evictions.warn("worker-1", frozenset({Role.WORKER}), e.ContainerWarning("c-1", 5.0), 10.0)
     match break_it:
         case "over and open":
-            evictions.all[0].end(Outcome.LOST, 11.0)
+            evictions.all[0].end(EvictionOutcome.LOST, 11.0)
         case "forgotten":
             evictions._open.clear()
         case "container":

@@ -12,7 +12,7 @@ from eps.core import messages as m
 from eps.core.membership import Membership, PartitionTable, SplitTable, spread_evenly
 from eps.core.partition_state import Holding
 from eps.core.planner import heirs, standing_followers
-from eps.core.recovery import Inquiry, Start, roll_back, take_over
+from eps.core.recovery import Inquiry, RestorePoint, roll_back, take_over
 from eps.core.types import UNBOUNDED, Address, CoreSettings, Role
 
 SPLITS, PARTITIONS = 6, 4
@@ -279,7 +279,7 @@ def test_any_losses_leave_a_membership_in_which_nothing_is_missing_or_there_is_n
 @pytest.mark.parametrize("followers", [0, 1])
 def test_job_that_goes_back_begins_an_incarnation_at_the_start_it_is_given(followers: int) -> None:
     before = membership(followers=followers)
-    start = Start("0002-00000016", 15)
+    start = RestorePoint("0002-00000016", 15)
 
     after = roll_back(before, recovered(before, ["server-2", "worker-1"]), start)
 
