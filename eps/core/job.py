@@ -249,25 +249,22 @@ class Job:
             self.recovery.container_ended(container_id, completed, now_s, taken=taken, starts=starts)
             return
         name = member.name
-        took_part, again = self.membership is not None and name in self.membership.members, False
+        took_part = self.membership is not None and name in self.membership.members
         if flight.exited(name):
             self.out.say(e.ReleaseContainer(container_id))
             became = EvictionOutcome.DRAINED
-        elif flight.uncommitted is not None and flight.is_newcomer(name):
-            self._abort(flight.uncommitted, f"{name} ended before it took part: {reason}")
+        elif (plan := flight.adding(name)) is not None:
+            self._abort(plan, f"{name} ended before it took part: {reason}")
         elif starts and not member.granted and self.startup.may_begin(self.members.by_name.values()):
             self.out.note("smaller", without=[name])
-        elif starts and not member.granted:
-            self.out.add(self.recovery.not_granted(name, reason, completed, now_s))
-            again = not self.recovery.fatal
         elif starts or took_part or self.recovery.is_newcomer(name) or flight.concerns(name):
             # The end of a member whose container is taken says nothing about the job.
             own = not taken and self.evictions.of(name) is None
             loss = Loss(name, reason, completed, now_s)
             self.out.add(self.recovery.lost(member, loss, own=own, silent=silent, starts=starts))
-            again, became = starts and not self.recovery.fatal, EvictionOutcome.LOST
-        if again:
-            self.out.add(self.members.request_another(member, now_s))
+            if starts and not self.recovery.fatal:
+                self.out.add(self.members.request_another(member, now_s))
+            became = EvictionOutcome.LOST
         self.out.add(self.evictions.end(container_id, became, now_s, took_part=took_part))
 
     def _on_warned(self, event: e.ContainersWarned) -> None:
@@ -299,8 +296,8 @@ class Job:
                 if membership is not None:
                     self.progress.hear(report, membership.incarnation, at_s)
             case m.MemberFailed(name, kind, message):
-                if flight.uncommitted is not None and flight.is_newcomer(name):
-                    self._abort(flight.uncommitted, f"{name}: {kind}: {message}")
+                if (plan := flight.adding(name)) is not None:
+                    self._abort(plan, f"{name}: {kind}: {message}")
                 elif name in self.members.by_name and not flight.is_drained(name):
                     self._end(JobState.FAILED, f"{name}: {message}")
             case m.TransferFailed(name, turn, message, target):

@@ -478,9 +478,9 @@ class Flight:
         self.driver.follow(member.name, member.phase, member.address, now_s)
         return True
 
-    def is_newcomer(self, name: MemberId) -> bool:
-        """Return whether the plan adds a member, and is not committed."""
-        return self.uncommitted is not None and name in self.uncommitted.added
+    def adding(self, name: MemberId) -> Plan | None:
+        """Return the plan where it adds a member and is not committed; else None."""
+        return self.uncommitted if self.uncommitted is not None and name in self.uncommitted.added else None
 
     def concerns(self, name: MemberId) -> bool:
         """Return whether the plan counts on a member."""

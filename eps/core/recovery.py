@@ -296,6 +296,11 @@ class Recovery:
             The job has no membership yet.
         """
         name, reason = loss.name, loss.reason
+        if starts and not member.granted:
+            # The resource manager gave up its container: nothing is lost, and nothing is gained by asking for ever.
+            if self.in_vain(loss.clock, loss.at_s, starts=True):
+                self.fatal = f"{name} was never granted a container: the last one asked for {reason}"
+            return [e.noted("not-granted", loss.at_s, member=name, reason=reason)]
         self.losses.append(loss)
         if own and silent:
             self._silent[member.container] = name, reason
@@ -313,12 +318,6 @@ class Recovery:
         else:
             self._lost[name], self.must_ask = reason, f"{name} ended unexpectedly: {reason}"
         return [e.noted("lost", loss.at_s, member=name, reason=reason)]
-
-    def not_granted(self, name: MemberId, reason: str, completed: int, now_s: float) -> list[e.Command]:
-        """Take in that the resource manager gave up a container that a job which starts needs."""
-        if self.in_vain(completed, now_s, starts=True):
-            self.fatal = f"{name} was never granted a container: the last one asked for {reason}"
-        return [e.noted("not-granted", now_s, member=name, reason=reason)]
 
     def container_ended(self, container_id: str, completed: int, now_s: float, *, taken: bool, starts: bool) -> None:
         """Take in the end of a container that the job does not count on: perhaps of a member that had fallen silent."""

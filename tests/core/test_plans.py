@@ -130,7 +130,7 @@ def test_newcomers_are_followed_until_they_register() -> None:
     driver = plans.driver
     assert driver is not None and plan.added == ("worker-4", "worker-5")
     for name in plan.added:
-        assert plans.flight.is_newcomer(name) and plans.flight.follow(member(name), 11.0)
+        assert plans.flight.adding(name) is plan and plans.flight.follow(member(name), 11.0)
     assert plan.barriers_s["B1"] == 11.0 and plans.step(7, 12.0) is None
     for name in plan.added:
         plans.flight.follow(member(name, MemberPhase.REGISTERED), 12.0)
