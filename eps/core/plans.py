@@ -115,13 +115,14 @@ class PlanDriver:
         """All that take part: members before the change, and those that come."""
         return tuple(name for name in self.before.members + self.plan.added if name not in self.lost)
 
-    def address_of(self, name: MemberId) -> Address:
-        """Return where a member, old or new, listens."""
-        return self.newcomers[name] if name in self.newcomers else self.before.addresses[name]
+    @property
+    def addresses(self) -> dict[MemberId, Address]:
+        """Where members, old and new, listen."""
+        return {**self.before.addresses, **self.newcomers}
 
     def next_membership(self, from_clock: int) -> Membership:
         """Return the membership that the commit announces."""
-        gone = set(self.plan.removed)
+        gone, addresses = set(self.plan.removed), self.addresses
         everyone = [n for n in self.before.members if n not in gone] + list(self.plan.added)
         by_role = {
             role: tuple(n for n in self.before.of_role(role) if n not in gone) + self.plan.coming.of_role(role)
@@ -134,7 +135,7 @@ class PlanDriver:
             servers=by_role[Role.SERVER],
             partitions=self.transfer.partitions,
             splits=self.transfer.splits,
-            addresses={name: self.address_of(name) for name in everyone},
+            addresses={name: addresses[name] for name in everyone},
             incarnation=self.before.incarnation,
             checkpoint=self.before.checkpoint,
             recovery=self.before.recovery,
@@ -269,17 +270,11 @@ class PlanDriver:
             if not move.sends_bytes:
                 # The copy is there (Fig. 11); it is read before the commit, so that no clock waits for the disk.
                 to_load.setdefault(move.target, []).append(move.item)
-        partitions = self._by_source(self._partitions_to_copy())
+        partitions = _by_source(self._partitions_to_copy(), self.addresses)
         orders: Orders = [(s, m.SendPartitions(plan_id, t)) for s, t in partitions]
-        sent = self._by_source([v for v in splits if v.sends_bytes])
+        sent = _by_source([v for v in splits if v.sends_bytes], self.addresses)
         orders += [(s, m.SendSplits(plan_id, t)) for s, t in sent]
         return orders + [(t, m.LoadSplits(plan_id, tuple(items))) for t, items in sorted(to_load.items())]
-
-    def _by_source(self, moves: Iterable[Move]) -> list[tuple[MemberId, tuple[m.Target, ...]]]:
-        found: dict[MemberId, list[m.Target]] = {}
-        for move in moves:
-            found.setdefault(move.source, []).append(m.Target(move.item, move.target, self.address_of(move.target)))
-        return [(source, tuple(targets)) for source, targets in sorted(found.items())]
 
     # ---- what was heard
 
@@ -302,10 +297,9 @@ class PlanDriver:
                 if item not in self.sent:
                     self.sent[item] = checksum
                     self.plan.bytes_moved += size_bytes
-                    self._compare(item)
+                    _check_sums(item, checksum, self.received.get(item))
             case m.PartitionCaughtUp(_, reported, item, checksum) if reported == plan_id:
-                self.received.setdefault(item, checksum)
-                self._compare(item)
+                _check_sums(item, self.sent.get(item), self.received.setdefault(item, checksum))
             case m.SplitReceived(_, reported, item, size_bytes) if reported == plan_id:
                 if item not in self.loaded:
                     self.loaded.add(item)
@@ -317,10 +311,20 @@ class PlanDriver:
             case _:
                 pass
 
-    def _compare(self, item: int) -> None:
-        left, arrived = self.sent.get(item), self.received.get(item)
-        if left is not None and arrived is not None and left != arrived:
-            raise TransferError(f"partition {item} left with checksum {left} and arrived with {arrived}")
+
+def _by_source(
+    moves: Iterable[Move], addresses: Mapping[MemberId, Address]
+) -> list[tuple[MemberId, tuple[m.Target, ...]]]:
+    found: dict[MemberId, list[m.Target]] = {}
+    for move in moves:
+        found.setdefault(move.source, []).append(m.Target(move.item, move.target, addresses[move.target]))
+    return [(source, tuple(targets)) for source, targets in sorted(found.items())]
+
+
+def _check_sums(item: int, left: str | None, arrived: str | None) -> None:
+    """Compare the checksums of a partition, as its donor and as its receiver said, once both are known."""
+    if left is not None and arrived is not None and left != arrived:
+        raise TransferError(f"partition {item} left with checksum {left} and arrived with {arrived}")
 
 
 #: A request of lent members is taken back when none was granted for so long: one that stands takes what others are
