@@ -132,15 +132,15 @@ def measured_again(after: Membership, next_clocks: Sequence[int]) -> Membership:
     return replace(after, from_clock=min(split_clocks), split_clocks=split_clocks)
 
 
-def roll_back(before: Membership, inquiry: Inquiry, start: RestorePoint) -> Membership:
-    """Return the membership with which all members go back to ``start``, in a new incarnation."""
+def roll_back(before: Membership, inquiry: Inquiry, point: RestorePoint) -> Membership:
+    """Return the membership with which all members go back to ``point``, in a new incarnation."""
     servers = _left(before.servers, inquiry, Role.SERVER)
     owners = spread_evenly(len(before.partitions), servers)
     followers = standing_followers(owners, servers, ()) if before.partitions.followers else ()
     table = PartitionTable(owners, followers)
-    split_clocks = (start.clock,) * len(before.splits.active)
-    found = _membership(before, inquiry, table, start.clock, split_clocks)
-    return replace(found, incarnation=before.incarnation + 1, checkpoint=start.checkpoint, goes_back=True)
+    split_clocks = (point.clock,) * len(before.splits.active)
+    found = _membership(before, inquiry, table, point.clock, split_clocks)
+    return replace(found, incarnation=before.incarnation + 1, checkpoint=point.checkpoint, goes_back=True)
 
 
 def _membership(
@@ -404,13 +404,13 @@ class Recovery:
         return True
 
     def membership(
-        self, before: Membership, settings: CoreSettings, start: RestorePoint, next_clocks: Sequence[int]
+        self, before: Membership, settings: CoreSettings, point: RestorePoint, next_clocks: Sequence[int]
     ) -> Membership:
         """Return the membership that comes of the answers, which are complete.
 
         Parameters
         ----------
-        start : RestorePoint
+        point : RestorePoint
             Where the job begins again if the only copy of a partition is lost.
         next_clocks : sequence of int
             Per split, the first clock of which the job master has no result.
@@ -418,7 +418,7 @@ class Recovery:
         assert self.inquiry is not None
         after = None if self.inquiry.must_go_back else take_over(before, self.inquiry, settings)
         if after is None:
-            return roll_back(before, self.inquiry, start)
+            return roll_back(before, self.inquiry, point)
         return after if settings.bsp else measured_again(after, next_clocks)
 
     def end(self, before: Membership, after: Membership, completed: int, now_s: float) -> list[e.Command]:

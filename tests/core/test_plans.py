@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.checkpoints import CheckpointContext, Checkpoints, Schedule, Timetable
+from eps.core.checkpoints import HURRY_AGAIN_S, CheckpointContext, Checkpoints, Schedule, Timetable
 from eps.core.evictions import EvictionOutcome, Evictions
 from eps.core.members import Member, MemberPhase
 from eps.core.membership import Membership, PartitionTable, SplitTable
@@ -256,6 +257,38 @@ def test_a_checkpoint_is_ordered_beyond_the_horizon_and_finished_when_all_is_wri
 
     assert early == [] and isinstance(finish, e.FinishCheckpoint) and (finish.workers, finish.servers) == (2, 2)
     assert checkpoints.restore_point(0).clock == 10 and checkpoints.counts["complete"] == 1
+
+
+NOTHING_WARNED = CheckpointContext(JOB, 7, 2, 5, None, {role: 2 for role in Role})
+
+
+@pytest.mark.parametrize(
+    ("schedule", "due"),
+    [
+        (Schedule(), [None] * 4),
+        # The first multiple of ten beyond horizon and lookahead, as soon as it is near.
+        (Schedule(clocks=10), [10, None, 20, None]),
+        # The clock next beyond them, every three seconds.
+        (Schedule(seconds=3.0), [None, None, 18, None]),
+    ],
+)
+def test_a_checkpoint_is_due_by_clocks_or_by_seconds(schedule: Schedule, due: list[int | None]) -> None:
+    timetable = Timetable(schedule, 100)
+    moments = [(7, 1.0), (9, 2.0), (16, 4.0), (17, 4.5)]
+    found = [timetable.due(replace(NOTHING_WARNED, horizon=at), now_s, writes=False) for at, now_s in moments]
+
+    assert found == due
+
+
+def test_a_checkpoint_is_due_at_once_when_every_server_goes_until_one_is_complete() -> None:
+    timetable, warned = Timetable(Schedule(clocks=50), 100), replace(NOTHING_WARNED, servers_warned_s=10.0)
+    at = [(10.0, False), (10.1, False), (10.0 + HURRY_AGAIN_S, False), (12.0, True)]
+    hurried = [timetable.due(warned, now_s, writes=writes) for now_s, writes in at]
+    timetable.completed(11.0)
+
+    assert hurried == [9, None, 10, None] and timetable.due(warned, 20.0, writes=False) is None
+    timetable.completed(-math.inf)
+    assert timetable.due(warned, 20.0, writes=False) == 11, "the latest cannot be read"
 
 
 # ---- what cannot be

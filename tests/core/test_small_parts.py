@@ -1,4 +1,4 @@
-"""The small parts of a job alone: back-off, masters, export, recovery's count of failures, commands."""
+"""The small parts of a job alone: masters, export, recovery's count of failures, commands."""
 
 from __future__ import annotations
 
@@ -11,28 +11,8 @@ from eps.core.events import CommandBuffer
 from eps.core.job import Job
 from eps.core.members import Masters
 from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, MOST_INCIDENTS_AT_START, Recovery
-from eps.core.retries import RESEND_S, Backoff
+from eps.core.retries import RESEND_S
 from eps.core.types import CoreSettings
-
-# ---- back-off
-
-
-def test_a_pause_doubles_with_each_failure_up_to_the_longest_and_begins_again_after_a_success() -> None:
-    retry, pauses = Backoff(1.0, 10.0), []
-    for _ in range(6):
-        assert (retry.is_due(retry.due_s) and not retry.is_due(retry.due_s - 0.1)) or retry.due_s == 0.0
-        before_s = retry.due_s
-        retry = retry.failed(retry.due_s)
-        pauses.append(retry.due_s - before_s)
-
-    assert pauses == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
-    assert retry.succeeded().pause_s == 1.0 and Backoff(1.0, 10.0, failures=10**6).pause_s == 10.0
-
-
-def test_a_try_does_not_make_the_next_pause_longer_and_never_an_earlier_one_shorter() -> None:
-    retry = Backoff(1.0, 8.0).failed(0.0).failed(1.0)
-    assert retry.due_s == 3.0 and retry.tried(0.0).due_s == 4.0 and retry.tried(0.0).tried(-3.0).due_s == 4.0
-
 
 # ---- masters
 
