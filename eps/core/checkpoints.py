@@ -1,4 +1,4 @@
-"""When a checkpoint is taken, at which clock, and whether it is complete: the job master's part.  L0, pure.
+"""What a job writes to storage: checkpoints while it trains, and the export of its model at the end.  L0, pure.
 
 A checkpoint is the state of every partition at one clock.  The clock lies beyond the horizon when it is ordered, so
 that no worker has started it and none has to wait: each server copies a partition when it reaches the clock, and
@@ -21,11 +21,12 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.membership import Membership
-from eps.core.take_over import Start
+from eps.core.recovery import RestorePoint
 from eps.core.types import MemberId, Role
 from eps.errors import ConfigError
 
@@ -78,7 +79,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckpointOutcome:
     """How a checkpoint ended."""
 
     clock: int
@@ -110,7 +111,7 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CheckpointContext:
     """What the checkpoints must know of a job at one moment."""
 
     membership: Membership
@@ -125,19 +126,94 @@ class Standing:
 
 
 @dataclass
+class Timetable:
+    """When the next checkpoint is due, and at which clock."""
+
+    schedule: Schedule
+    #: Of the job.
+    iterations: int
+    #: The last clock at which one was ordered or skipped, and when.
+    _considered: int = 0
+    _last_s: float | None = None
+    #: When the last one was ordered, and when the latest was that is complete.
+    _ordered_s: float = -math.inf
+    _complete_s: float = -math.inf
+
+    def begin(self, clock: int, now_s: float) -> None:
+        """Begin again at a clock."""
+        self._considered, self._last_s = clock, now_s
+
+    def completed(self, ordered_s: float) -> None:
+        """Take in when the latest was ordered that is complete."""
+        self._complete_s = ordered_s
+
+    def due(self, job: CheckpointContext, now_s: float, *, writes: bool) -> int | None:
+        """Return the clock of a checkpoint that is due; None for none.
+
+        Parameters
+        ----------
+        job : CheckpointContext
+        writes : bool
+            Another one is on its way: what is due is skipped.
+        """
+        if not self.schedule:
+            return None
+        if self._last_s is None:
+            self._last_s = now_s
+        hurries = not writes and self._hurries(job.servers_warned_s, now_s)
+        clock = self._clock(job, now_s, hurries=hurries)
+        if clock is not None:
+            self._considered, self._last_s = clock, now_s
+            self._ordered_s = self._ordered_s if writes else now_s
+        return clock
+
+    def _hurries(self, warned_s: float | None, now_s: float) -> bool:
+        """Return whether one is to be ordered at once, because every server goes: a successor may come too late.
+
+        Derived from what is announced: so it is true until one is complete that was ordered since, whatever becomes of
+        those on their way, and not any more when another server is there.  One that is being written already comes
+        first.
+        """
+        if warned_s is None or self._complete_s >= warned_s:
+            return False
+        # What cannot be written now is not tried at every clock.
+        return self._ordered_s < warned_s or now_s - self._ordered_s >= HURRY_AGAIN_S
+
+    def _clock(self, job: CheckpointContext, now_s: float, *, hurries: bool) -> int | None:
+        """Return the clock of a checkpoint that is to be ordered now.
+
+        It lies a lookahead beyond the horizon: the order is there before any worker is.  The window is as wide as the
+        steps in which the horizon moves, so that no multiple of ``clocks`` is missed.
+        """
+        first = max(job.horizon, 0) + job.lookahead
+        if hurries:
+            clock = max(first, self._considered + 1)
+        elif self.schedule.clocks:
+            every = self.schedule.clocks
+            first = max(first, self._considered + 1)
+            clock = -(-first // every) * every
+            if clock > max(job.horizon, 0) + 2 * job.lookahead:
+                return None
+        elif self.schedule.seconds and self._last_s is not None and now_s - self._last_s >= self.schedule.seconds:
+            clock = max(first, self._considered + 1)
+        else:
+            return None
+        return clock if clock < self.iterations else None
+
+
+@dataclass
 class Checkpoints:
     """Orders checkpoints and hears how they went."""
 
-    schedule: Schedule
+    timetable: Timetable
     num_partitions: int
-    iterations: int
     #: Complete checkpoints that are kept; at least 1.
     keep: int = 2
     #: See :mod:`eps.storage.checkpoint`.
     epoch: int = 1
     pending: Pending | None = None
     #: The latest outcomes, oldest first.
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[CheckpointOutcome] = field(default_factory=list)
     #: All of them, by state.
     counts: dict[str, int] = field(default_factory=lambda: {"complete": 0, "skipped": 0, "failed": 0})
     size_bytes: int = 0
@@ -145,14 +221,8 @@ class Checkpoints:
     #: Clock of the latest that is complete; None where there is none.
     latest_clock: int | None = None
     #: Those that the job can go back to, oldest first; perhaps one of an earlier run at the beginning.
-    complete: list[Start] = field(default_factory=list)
+    complete: list[RestorePoint] = field(default_factory=list)
     _next_id: int = 1
-    #: The last clock at which one was ordered or skipped.
-    _considered: int = 0
-    _last_s: float | None = None
-    #: When the last one was ordered, and when the latest was that is complete.
-    _ordered_s: float = -math.inf
-    _complete_s: float = -math.inf
 
     @property
     def error(self) -> str:
@@ -194,9 +264,10 @@ class Checkpoints:
             return []
         if isinstance(event, e.CheckpointFailed):
             return list(self._end("failed", event.message, now_s))
-        self.latest_clock, self._complete_s = self.pending.clock, self.pending.ordered_s
+        self.latest_clock = self.pending.clock
+        self.timetable.completed(self.pending.ordered_s)
         first_clock = min(part.clock for part in self.pending.parts.values())
-        self.complete.append(Start(checkpoint_name(self.epoch, self.pending.clock), first_clock))
+        self.complete.append(RestorePoint(checkpoint_name(self.epoch, self.pending.clock), first_clock))
         del self.complete[: -self.keep]
         # Only now: until the job knows of this one, it may have to go back to one before.
         return [*self._end("complete", "", now_s), e.RemoveEarlier(event.checkpoint_id)]
@@ -208,11 +279,16 @@ class Checkpoints:
             return []
         return list(self._end("failed", reason, now_s))
 
+    def is_begun_with(self, membership: Membership, name: str) -> bool:
+        """Return whether members begin a membership with that checkpoint: the job went back to it, or resumes."""
+        resumed = membership.version == 1 and any(start.checkpoint == name for start in self.complete)
+        return resumed or (membership.goes_back and membership.checkpoint == name)
+
     def unusable(self, name: str, why: str, now_s: float) -> list[e.Command]:
         """Never go back to a checkpoint again that a member could not read."""
         self.complete = [start for start in self.complete if start.checkpoint != name]
         # Jobs go back to the latest, so that is the one.
-        self._complete_s = -math.inf
+        self.timetable.completed(-math.inf)
         return [e.Journal({"kind": "checkpoint", "state": "unusable", "name": name, "reason": why, "at_s": now_s})]
 
     def taken_over(self) -> None:
@@ -231,7 +307,8 @@ class Checkpoints:
         """Begin a new epoch at the clock of an earlier checkpoint."""
         why = f"the job went back to clock {clock}"
         commands = [] if self.pending is None else list(self._end("failed", why, now_s))
-        self.epoch, self._considered, self._last_s = epoch, clock, now_s
+        self.epoch = epoch
+        self.timetable.begin(clock, now_s)
         return commands
 
     def _end(self, state: str, reason: str, now_s: float) -> Iterator[e.Command]:
@@ -239,7 +316,7 @@ class Checkpoints:
         assert pending is not None
         self.pending = None
         size_bytes = sum(part.size_bytes for part in pending.parts.values())
-        self._note(Outcome(pending.clock, state, reason, size_bytes, round(now_s - pending.ordered_s, 6)))
+        self._note(CheckpointOutcome(pending.clock, state, reason, size_bytes, round(now_s - pending.ordered_s, 6)))
         if state == "complete":
             self.size_bytes += size_bytes
             self.seconds += now_s - pending.ordered_s
@@ -249,7 +326,7 @@ class Checkpoints:
         details = {"bytes": size_bytes} if state == "complete" else {"reason": reason}
         yield e.Journal({**record, **details, "at_s": round(now_s, 6)})
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, outcome: CheckpointOutcome) -> None:
         self.counts[outcome.state] += 1
         self.outcomes.append(outcome)
         del self.outcomes[:-MOST_OUTCOMES]
@@ -257,63 +334,23 @@ class Checkpoints:
     @property
     def is_idle(self) -> bool:
         """True where nothing is to be done: none is scheduled, and none on its way."""
-        return not self.schedule and self.pending is None
+        return not self.timetable.schedule and self.pending is None
 
     # ---- what to do
 
-    def advance(self, job: Standing, now_s: float) -> list[e.Command]:
+    def advance(self, job: CheckpointContext, now_s: float) -> list[e.Command]:
         """Do what has become possible: order one that is due, ask again for what is missing, finish one."""
-        if self._last_s is None:
-            self._last_s = now_s
-        if self.is_idle:
-            return []
-        hurries = self._hurries(job.servers_warned_s, now_s)
-        clock = self._due(job.horizon, job.lookahead, now_s, hurries=hurries)
-        if clock is not None:
-            self._considered, self._last_s = clock, now_s
-            if self.pending is not None:
-                self._note(Outcome(clock, "skipped", f"that of clock {self.pending.clock} is being written"))
-            else:
-                self.pending = Pending(self._next_id, clock, now_s)
-                self._next_id, self._ordered_s = self._next_id + 1, now_s
+        clock = self.timetable.due(job, now_s, writes=self.pending is not None)
+        if clock is not None and self.pending is not None:
+            self._note(CheckpointOutcome(clock, "skipped", f"that of clock {self.pending.clock} is being written"))
+        elif clock is not None:
+            self.pending = Pending(self._next_id, clock, now_s)
+            self._next_id += 1
         if self.pending is None:
             return []
         return list(self._pursue(self.pending, job, now_s))
 
-    def _hurries(self, warned_s: float | None, now_s: float) -> bool:
-        """Return whether one is to be ordered at once, because every server goes: a successor may come too late.
-
-        Derived from what is announced: so it is true until one is complete that was ordered since, whatever becomes of
-        those on their way, and not any more when another server is there.  One that is being written already comes
-        first.
-        """
-        if warned_s is None or self.pending is not None or self._complete_s >= warned_s:
-            return False
-        # What cannot be written now is not tried at every clock.
-        return self._ordered_s < warned_s or now_s - self._ordered_s >= HURRY_AGAIN_S
-
-    def _due(self, horizon: int, lookahead: int, now_s: float, *, hurries: bool) -> int | None:
-        """Return the clock of a checkpoint that is to be ordered now.
-
-        It lies a lookahead beyond the horizon: the order is there before any worker is.  The window is as wide as the
-        steps in which the horizon moves, so that no multiple of ``clocks`` is missed.
-        """
-        first = max(horizon, 0) + lookahead
-        if hurries:
-            clock = max(first, self._considered + 1)
-        elif self.schedule.clocks:
-            every = self.schedule.clocks
-            first = max(first, self._considered + 1)
-            clock = -(-first // every) * every
-            if clock > max(horizon, 0) + 2 * lookahead:
-                return None
-        elif self.schedule.seconds and self._last_s is not None and now_s - self._last_s >= self.schedule.seconds:
-            clock = max(first, self._considered + 1)
-        else:
-            return None
-        return clock if clock < self.iterations else None
-
-    def _pursue(self, pending: Pending, job: Standing, now_s: float) -> Iterator[e.Command]:
+    def _pursue(self, pending: Pending, job: CheckpointContext, now_s: float) -> Iterator[e.Command]:
         membership, completed = job.membership, job.completed
         missing = [p for p in range(self.num_partitions) if p not in pending.parts]
         if missing:
@@ -344,13 +381,13 @@ class Checkpoints:
         """Assert what is always true of the checkpoints."""
         assert len(self.complete) <= self.keep and sum(self.counts.values()) >= len(self.outcomes)
         if self.pending is not None:
-            assert self.pending.checkpoint_id < self._next_id and self.pending.clock < self.iterations
+            assert self.pending.checkpoint_id < self._next_id and self.pending.clock < self.timetable.iterations
             parts = self.pending.parts
             assert self.pending.finishing_s is None or len(parts) == self.num_partitions
 
-    def start_again(self, seeded_clock: int) -> Start:
+    def restore_point(self, seeded_clock: int) -> RestorePoint:
         """Return where a job that lost parameters begins again: at its latest checkpoint, or at its seed."""
-        return self.complete[-1] if self.complete else Start("", seeded_clock)
+        return self.complete[-1] if self.complete else RestorePoint("", seeded_clock)
 
     def _order(self, pending: Pending, version: int, servers: Iterable[MemberId], now_s: float) -> Iterator[e.Command]:
         pending.version, pending.sent_s = version, now_s
@@ -359,3 +396,64 @@ class Checkpoints:
 
     def _order_to(self, name: MemberId, pending: Pending) -> e.Send:
         return e.Send(name, m.TakeCheckpoint(pending.checkpoint_id, pending.clock, self.epoch))
+
+
+#: An export that failed is repeated after this long, and there are so many in all.
+EXPORT_AGAIN_S = 0.5
+MOST_EXPORTS = 4
+
+
+class Export:
+    """The exports of a job, one at a time."""
+
+    def __init__(self) -> None:
+        #: What the export found that ended the job (:class:`eps.core.events.ExportDone`); empty before.
+        self.found: Mapping[str, Any] = {}
+        #: Number of the export that runs, or ran last.
+        self._number = 0
+        self._is_open = False
+        #: When a failed one is repeated; None while none is to be.
+        self._again_s: float | None = None
+
+    def counts(self, number: int) -> bool:
+        """Return whether the job waits for the export of that number; one from before a rollback does not count."""
+        return self._is_open and number == self._number
+
+    def start(self) -> list[e.Command]:
+        """Start the next one."""
+        self._number, self._is_open, self._again_s = self._number + 1, True, None
+        return [e.StartExport(self._number)]
+
+    def done(self, event: e.ExportDone) -> bool:
+        """Take in that an export is complete; return whether that ends the job."""
+        if not self.counts(event.number):
+            return False
+        self.found = event.found or {}
+        return True
+
+    def failed(self, event: e.ExportFailed, now_s: float) -> str:
+        """Take in that an export failed; return why that ends the job, empty where it is repeated."""
+        if not self.counts(event.number):
+            return ""
+        if self._number >= MOST_EXPORTS:
+            return event.message
+        # A server may have ended meanwhile; then another one has what it had.
+        self._again_s = now_s + EXPORT_AGAIN_S
+        return ""
+
+    def due(self, now_s: float) -> list[e.Command]:
+        """Repeat a failed one when it is time."""
+        return self.start() if self._again_s is not None and now_s >= self._again_s else []
+
+    def restarted(self) -> list[e.Command]:
+        """Start the open one again: its process ended with the master before."""
+        return [e.StartExport(self._number)] if self._is_open else []
+
+    def close(self) -> None:
+        """Let no export count: the job has ended, or trains again."""
+        self._is_open, self._again_s = False, None
+
+    def validate(self) -> None:
+        """Assert that an export is open once one was started, and that only an open one is repeated."""
+        assert self._number >= 1 or not self._is_open
+        assert self._is_open or self._again_s is None

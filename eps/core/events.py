@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from eps.core import messages as m
 from eps.core.messages import CheckpointPartWritten, Order, Report
 from eps.core.reconfig import Change, Purpose
+from eps.core.retries import Repeats
 from eps.core.types import Address, MemberId, Role
 from eps.errors import EpsError
 
@@ -367,3 +369,53 @@ Command = (
     | DiscardCheckpoint
     | EndJob
 )
+
+
+class CommandBuffer:
+    """The commands of the step that is being taken, in order; and which orders are repeated for want of an effect."""
+
+    def __init__(self) -> None:
+        #: The time of the step.
+        self.now_s = 0.0
+        self._commands: list[Command] = []
+        self._repeats = Repeats()
+
+    def begin(self, now_s: float) -> None:
+        """Begin a step."""
+        self.now_s, self._commands = now_s, []
+
+    def take(self) -> list[Command]:
+        """Return the commands of the step, which has ended."""
+        commands, self._commands = self._commands, []
+        for command in commands:
+            if isinstance(command, Send):
+                self._repeats.note(command.to, command.order, self.now_s)
+        return commands
+
+    def say(self, command: Command) -> None:
+        """Append one command."""
+        self._commands.append(command)
+
+    def add(self, commands: Iterable[Command]) -> None:
+        """Append commands."""
+        self._commands += commands
+
+    def send(self, orders: Iterable[tuple[MemberId, m.Order]]) -> None:
+        """Send orders."""
+        self._commands += [Send(to, order) for to, order in orders]
+
+    def send_due(self, outstanding: list[tuple[MemberId, m.Order]]) -> None:
+        """Send those orders again that have had no effect for long."""
+        self.send(self._repeats.due(outstanding, self.now_s))
+
+    def forget(self, name: MemberId | None = None) -> None:
+        """Forget what was sent to a member that connects again; or to all, where another master sent it."""
+        self._repeats.reset(name)
+
+    def note(self, kind: str, **record: object) -> None:
+        """Append a record to the journal."""
+        self._commands.append(noted(kind, self.now_s, **record))
+
+    def sync(self, kind: str, **record: object) -> None:
+        """Append a record to the journal that is on disk before the next command is executed."""
+        self._commands.append(synced(kind, self.now_s, **record))

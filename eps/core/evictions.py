@@ -22,7 +22,7 @@ from eps.core.types import MemberId, Role
 TAKEN_AWAY = "is to be taken away"
 
 
-class Outcome(StrEnum):
+class EvictionOutcome(StrEnum):
     """What became of an eviction that was announced."""
 
     #: Its member is still there.
@@ -51,11 +51,18 @@ class Eviction:
     deadline_s: float
     #: The plan that drains it; 0 before there is one.
     plan_id: int = 0
-    outcome: Outcome = Outcome.WARNED
+    outcome: EvictionOutcome = EvictionOutcome.WARNED
     #: When it had been given back, or was gone.
     ended_s: float | None = None
     #: Others are to get its room.
     for_others: bool = False
+    #: Its member took part when it ended.
+    took_part: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """True where a member that took part ended before it could leave."""
+        return self.took_part and self.outcome is EvictionOutcome.LOST
 
     def warn_again(self, deadline_s: float, now_s: float, reason: str = "", for_others: bool = False) -> None:
         """Take a further warning in: it makes the deadline earlier, or takes the place of one that was not kept."""
@@ -63,10 +70,10 @@ class Eviction:
         if deadline_s < self.deadline_s or self.deadline_s < now_s:
             self.deadline_s, self.reason = deadline_s, reason or self.reason
 
-    def end(self, outcome: Outcome, now_s: float) -> None:
+    def end(self, outcome: EvictionOutcome, now_s: float) -> None:
         """Note what became of it; a drain counts by whether it was in time."""
-        late = outcome is Outcome.DRAINED and now_s > self.deadline_s
-        self.outcome, self.ended_s = Outcome.LATE if late else outcome, now_s
+        late = outcome is EvictionOutcome.DRAINED and now_s > self.deadline_s
+        self.outcome, self.ended_s = EvictionOutcome.LATE if late else outcome, now_s
 
 
 class Evictions:
@@ -77,6 +84,8 @@ class Evictions:
         self.all: list[Eviction] = []
         #: Container -> the one that is not over.
         self._open: dict[str, Eviction] = {}
+        #: Those that are over, and were not returned by :meth:`settle` yet.
+        self._over: list[Eviction] = []
 
     def warn(
         self, name: MemberId, roles: frozenset[Role], warning: e.ContainerWarning, now_s: float
@@ -94,19 +103,40 @@ class Evictions:
         details = {"container": warning.container_id, "in_s": round(warning.deadline_s, 6), "reason": reason}
         return [e.noted("warned", now_s, member=name, **details)]
 
-    def end(self, container_id: str, outcome: Outcome, now_s: float) -> tuple[Eviction | None, list[e.Command]]:
-        """Take in what became of a container; return its eviction, None where none was announced."""
+    def end(self, container_id: str, outcome: EvictionOutcome, now_s: float, *, took_part: bool) -> list[e.Command]:
+        """Take in what became of a container, which perhaps nobody had announced to go."""
         eviction = self._open.pop(container_id, None)
         if eviction is None:
-            return None, []
+            return []
         eviction.end(outcome, now_s)
+        eviction.took_part = took_part
+        self._over.append(eviction)
         details = {"container": container_id, "outcome": str(eviction.outcome), "plan": eviction.plan_id}
         seconds = round(now_s - eviction.warned_s, 6)
-        return eviction, [e.noted("evicted", now_s, member=eviction.name, **details, seconds=seconds)]
+        return [e.noted("evicted", now_s, member=eviction.name, **details, seconds=seconds)]
 
-    def withdrawn(self, containers: Collection[str]) -> list[str]:
-        """Return the announced containers that are not among those that the job counts on."""
-        return [container_id for container_id in self._open if container_id not in containers]
+    def settle(self, containers: Collection[str], now_s: float) -> tuple[list[Eviction], list[e.Command]]:
+        """Withdraw the evictions of containers that were given back before the job counted on them.
+
+        Parameters
+        ----------
+        containers : collection
+            Those that the job counts on.
+
+        Returns
+        -------
+        over : list of Eviction
+            Those that are over since the last call.
+        commands : list of Command
+        """
+        withdrawn = [container_id for container_id in self._open if container_id not in containers]
+        commands = [
+            command
+            for container_id in withdrawn
+            for command in self.end(container_id, EvictionOutcome.WITHDRAWN, now_s, took_part=False)
+        ]
+        over, self._over = self._over, []
+        return over, commands
 
     def of(self, name: MemberId) -> Eviction | None:
         """Return what is announced for a member; None where nothing is."""
@@ -129,7 +159,7 @@ class Evictions:
 
     def validate(self) -> None:
         """Assert that an eviction is open until it has an outcome."""
-        waiting = [eviction for eviction in self.all if eviction.outcome is Outcome.WARNED]
+        waiting = [eviction for eviction in self.all if eviction.outcome is EvictionOutcome.WARNED]
         assert waiting == list(self._open.values())
         assert all(eviction.container_id == container_id for container_id, eviction in self._open.items())
 
@@ -137,7 +167,7 @@ class Evictions:
 def counts(evictions: Iterable[Eviction]) -> dict[str, int]:
     """Return how many were announced (``asked``), and how many had which outcome."""
     found = Counter(str(eviction.outcome) for eviction in evictions)
-    return {"asked": found.total(), **{str(outcome): found[str(outcome)] for outcome in Outcome}}
+    return {"asked": found.total(), **{str(outcome): found[str(outcome)] for outcome in EvictionOutcome}}
 
 
 def next_to_drain(membership: Membership, warned: Collection[MemberId]) -> tuple[MemberId, ...]:

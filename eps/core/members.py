@@ -1,24 +1,24 @@
-"""The members of a job, from the request for a container to its end, and the membership that holds.
+"""The members of a job, from the request for a container to its end: membership, silence, and their masters.
 
-Pure.  L0.
+:class:`SilenceWatch` has the deadlines after which a silent member counts as lost.  :class:`Masters` knows which master
+a member has heard: a master whose log misses events must not go on.  Pure.  L0.
 
-Source: EPS §5.2 (the ApplicationMaster requests containers; processes register with it).
+Source: EPS §5.2 (the ApplicationMaster requests containers; processes register with it); design section 5 (a member is
+lost with its connection, or with its silence).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.membership import Membership
-from eps.core.settings import CoreSettings
-from eps.core.tables import PartitionTable, SplitTable, spread_evenly
-from eps.core.take_over import standing_followers
-from eps.core.types import Address, MemberId, Role, Tier, member_name, member_number
+from eps.core.membership import Membership, PartitionTable, SplitTable, spread_evenly
+from eps.core.planner import standing_followers
+from eps.core.types import Address, CoreSettings, MemberId, Role, Tier, member_name
 
 
 class MemberPhase(StrEnum):
@@ -37,6 +37,8 @@ class Member:
     name: MemberId
     container: str
     roles: frozenset[Role]
+    #: Its place among the members of its role, in the order in which the job asked for them, from 1 on.
+    rank: int
     tier: Tier = Tier.RELIABLE
     phase: MemberPhase = MemberPhase.REQUESTED
     #: Where it listens; None before it has registered.
@@ -94,20 +96,25 @@ class Members:
 
     # ---- containers
 
-    def request(self, role: Role, now_s: float, name: MemberId = "") -> tuple[MemberId, list[e.Command]]:
-        """Request a container for a member; return its name, which is new unless one is given."""
-        name = name or member_name(role, self.next_number[role])
-        self.next_number[role] = max(self.next_number[role], member_number(name) + 1)
-        return name, self._request(name, frozenset({role}), now_s)
+    def request(self, role: Role, now_s: float) -> tuple[MemberId, list[e.Command]]:
+        """Request a container for the next member of a role; return its name, which no other ever has."""
+        rank = self.next_number[role]
+        self.next_number[role] = rank + 1
+        name = member_name(role, rank)
+        return name, self._request(name, frozenset({role}), rank, now_s)
+
+    def request_all(self, counts: Mapping[Role, int], now_s: float) -> list[e.Command]:
+        """Request containers for so many members of each role."""
+        return [command for role in Role for _ in range(counts[role]) for command in self.request(role, now_s)[1]]
 
     def request_another(self, member: Member, now_s: float) -> list[e.Command]:
         """Request another container for a member whose own has ended."""
-        return self._request(member.name, member.roles, now_s)
+        return self._request(member.name, member.roles, member.rank, now_s)
 
-    def _request(self, name: MemberId, roles: frozenset[Role], now_s: float) -> list[e.Command]:
+    def _request(self, name: MemberId, roles: frozenset[Role], rank: int, now_s: float) -> list[e.Command]:
         container_id = f"container-{self._next_container:04d}"
         self._next_container += 1
-        self.by_name[name] = self.by_container[container_id] = Member(name, container_id, roles, asked_s=now_s)
+        self.by_name[name] = self.by_container[container_id] = Member(name, container_id, roles, rank, asked_s=now_s)
         return [e.RequestContainer(container_id, roles)]
 
     def repeat_request(self, member: Member, now_s: float) -> list[e.Command]:
@@ -149,14 +156,18 @@ class Members:
             self._count()
         return member
 
-    def dismiss(self, name: MemberId, why: str) -> list[e.Command]:
-        """Give the container of a member back; harmless where it has ended."""
-        member = self.by_name.pop(name, None)
-        if member is None:
-            return []
-        del self.by_container[member.container]
-        shutdown: list[e.Command] = [e.Send(name, m.Shutdown(why))] if member.address is not None else []
-        return [*shutdown, e.ReleaseContainer(member.container)]
+    def dismiss(self, names: Iterable[MemberId], why: str) -> list[e.Command]:
+        """Give the containers of members back; harmless where one has ended."""
+        commands: list[e.Command] = []
+        for name in names:
+            member = self.by_name.pop(name, None)
+            if member is None:
+                continue
+            del self.by_container[member.container]
+            if member.address is not None:
+                commands.append(e.Send(name, m.Shutdown(why)))
+            commands.append(e.ReleaseContainer(member.container))
+        return commands
 
     def connected(self, report: m.PeerReached) -> None:
         """Take in which way the data of one member goes to another."""
@@ -166,7 +177,7 @@ class Members:
             member.ways = {**here, peer.name: report.way}
 
     def of_role(self, role: Role) -> list[Member]:
-        """Return the members of a role, in the order in which they were requested."""
+        """Return the members of a role, in the order in which their containers were requested."""
         return [member for member in self.by_name.values() if role in member.roles]
 
     # ---- the membership
@@ -174,10 +185,10 @@ class Members:
     def first_membership(self, settings: CoreSettings) -> Membership | None:
         """Return the membership that holds from the first clock on; None while a member has not registered."""
         addresses = {name: member.address for name, member in self.by_name.items() if member.address is not None}
-        if len(addresses) < len(self.by_name):
+        if not self.by_name or len(addresses) < len(self.by_name):
             return None
         workers, servers = (
-            tuple(sorted((member.name for member in self.of_role(role)), key=member_number)) for role in Role
+            tuple(member.name for member in sorted(self.of_role(role), key=lambda member: member.rank)) for role in Role
         )
         owners = spread_evenly(settings.num_partitions, servers)
         followers = standing_followers(owners, servers, ()) if settings.followers else ()
@@ -197,6 +208,11 @@ class Members:
         self.memberships.append(membership)
         self.unacked = set(membership.members) if waits else self.unacked
         self._count()
+
+    def announce(self, membership: Membership, turn: int) -> list[tuple[MemberId, m.Order]]:
+        """Let a membership hold before which nothing goes on; return it as orders for all its members."""
+        self.adopt(membership, waits=True)
+        return self.orders(membership.members, turn)
 
     def acknowledged(self, report: m.MembershipAcked) -> None:
         """Take in that a member has a membership."""
@@ -232,6 +248,152 @@ class Members:
         # One that takes over from lost members holds at once.  Equal where a plan commits before any worker was granted
         # the clock of the plan before: then the later holds.
         for earlier, later in pairwise(self.memberships):
+            for role in Role:
+                stayed = [name for name in earlier.of_role(role) if name in later.of_role(role)]
+                assert list(later.of_role(role)[: len(stayed)]) == stayed, "newcomers come after those that stay"
             assert later.takes_over or earlier.from_clock <= later.from_clock, (earlier.version, later.from_clock)
         if not any(membership.takes_over for membership in self.memberships):
             assert max(self.membership.balance()) <= 1, "loads are within one of each other"
+
+
+#: What is waited for longer than this is told.
+TOLD_S = 1.0
+
+
+def containers_waited_for(records: Iterable[Member], now_s: float) -> str:
+    """Return that these wait for containers, and for how long, as a sentence; empty where none does for long."""
+    missing = [record for record in records if now_s - record.asked_s >= TOLD_S]
+    if not missing:
+        return ""
+    count, waited_s = len(missing), now_s - min(record.asked_s for record in missing)
+    names = ", ".join(record.name for record in missing)
+    return f"waits for {count} container{'s' if count > 1 else ''}, asked for {waited_s:.0f} s ago: {names}"
+
+
+#: A stream that broke is opened again within this long, or its member is lost.
+REATTACH_S = 1.0
+#: Asked this much later than the time before, the observer itself was not running.
+OWN_PAUSE_S = 1.0
+
+
+@dataclass(slots=True)
+class _Watched:
+    heard_s: float
+    #: When the stream broke; None while there is one.
+    broke_s: float | None = None
+
+
+class SilenceWatch:
+    """When each container was last heard of, and which count as lost for their silence.
+
+    Times are seconds of one steady clock.
+
+    Source: the restart of all deadlines after the observer's own pause follows Lifeguard (Dadgar et al., DSN 2018): a
+    slow observer must not suspect others.
+    """
+
+    def __init__(self) -> None:
+        self._watched: dict[str, _Watched] = {}
+        #: When :meth:`silent` was called last; before that, since when a container is watched.
+        self._asked_s: float | None = None
+
+    def expect(self, container_id: str, now_s: float) -> None:
+        """Wait for a container's stream from now on; one that has a stream is left as it is."""
+        self._begin(now_s)
+        self._watched.setdefault(container_id, _Watched(now_s))
+
+    def attached(self, container_id: str, now_s: float) -> None:
+        """A container opened a stream."""
+        self._begin(now_s)
+        self._watched[container_id] = _Watched(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        """From the first container on questions are due: an observer that does not come to its first one is late."""
+        if self._asked_s is None:
+            self._asked_s = now_s
+
+    def heard(self, container_id: str, now_s: float) -> None:
+        """A container said something; of one that is not watched (any more) it means nothing."""
+        watched = self._watched.get(container_id)
+        if watched is not None:
+            watched.heard_s = now_s
+
+    def broke(self, container_id: str, now_s: float) -> None:
+        """A container's stream broke."""
+        watched = self._watched.get(container_id)
+        if watched is not None:
+            watched.broke_s = now_s
+
+    def forget(self, container_id: str) -> None:
+        """A container has ended, or is to end: its silence means nothing."""
+        self._watched.pop(container_id, None)
+
+    def silent(self, now_s: float, timeout_s: float) -> list[tuple[str, str]]:
+        """Return (container, why) of those that count as lost, each once.
+
+        Called much later than the time before, or for the first time much later than a container was watched, returns
+        none and starts every deadline anew: the caller could not have heard anything meanwhile.
+        """
+        late = self._asked_s is not None and now_s - self._asked_s > OWN_PAUSE_S
+        self._asked_s = now_s
+        if late:
+            for watched in self._watched.values():
+                watched.heard_s = now_s
+                if watched.broke_s is not None:
+                    watched.broke_s = now_s
+            return []
+        lost: list[tuple[str, str]] = []
+        for container_id, watched in self._watched.items():
+            if now_s - watched.heard_s >= timeout_s:
+                lost.append((container_id, f"said nothing for {timeout_s:g} s"))
+            elif watched.broke_s is not None and now_s - watched.broke_s >= min(REATTACH_S, timeout_s):
+                within_s = min(REATTACH_S, timeout_s)
+                lost.append((container_id, f"lost its session and did not come back within {within_s:g} s"))
+        for container_id, _ in lost:
+            del self._watched[container_id]
+        return lost
+
+
+#: Why a job ends whose log misses records.
+MISSING = (
+    "the job master cannot go on: records are missing from its log, for {who} has heard of more than they say; nothing "
+    "can be restored: eps resume goes on from the latest checkpoint, or the seed"
+)
+
+
+class Masters:
+    """The masters that a job has had, and what each has logged.
+
+    A master that cannot log goes on, and what it tells its members is unknown to the next master.  So every order
+    carries the number of the last logged event, and members say the highest number that they have heard.  A master
+    whose log is shorter than that must not go on: the job ends, and ``eps resume`` continues it.
+
+    Source: a candidate with a shorter log than a voter leads nobody: Raft (Ongaro and Ousterhout 2014, section 5.4.1).
+    """
+
+    def __init__(self) -> None:
+        #: Counts the masters.
+        self.generation = 1
+        #: Events taken in.
+        self.steps = 0
+        #: Generation of each master before this one -> the events of which there are records.
+        self._logged: dict[int, int] = {}
+
+    def begin(self, generation: int) -> None:
+        """Another process is the master from the event on that is being taken in."""
+        self._logged[self.generation] = self.steps - 1
+        self.generation = generation
+
+    def miss(self, registered_with: int, heard_generation: int, heard_step: int) -> bool:
+        """Return whether a member has heard of events that the log does not have.
+
+        Parameters
+        ----------
+        registered_with : int
+            Generation of the master that the member registered with last, as the log says.
+        heard_generation, heard_step : int
+            Of the last order that the member has heard.
+        """
+        # A member hears nothing of a master before it has registered there.
+        unknown = heard_generation > registered_with
+        return unknown or heard_step > self._logged.get(heard_generation, self.steps)

@@ -363,3 +363,7 @@ Order = (
     | Shutdown
     | TakeInventory
 )
+
+
+#: (member, order) pairs.
+Orders = list[tuple[MemberId, Order]]

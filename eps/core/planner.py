@@ -6,18 +6,18 @@ Source: EPS §3.2 (Figs 6 and 8), §3.3 (Figs 11 and 12).
 
 Deviation: the paper gives no rule for several members at once.  One rule gives all four figures and holds for any n:
 with ``total = q * m + r`` items over the m members after the change, r members have ``q + 1`` (the added first, then
-the existing with the most, ties to the lowest number) and the others q.  The scan for inactive copies (§3.3) is a
-maximum matching, so that no copy is sent that a better assignment would spare.
+the existing with the most, ties to the one that joined first) and the others q.  The scan for inactive copies (§3.3) is
+a maximum matching, so that no copy is sent that a better assignment would spare.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from eps.core.tables import PartitionTable, SplitTable
-from eps.core.types import MemberId, member_number
+from eps.core.membership import Membership, PartitionTable, SplitTable
+from eps.core.types import MemberId, Team
 from eps.errors import PlanError
 
 
@@ -75,36 +75,42 @@ def target_counts(
     held : mapping
         Items per member before the change; members that leave are in it and not in ``members``.
     members : sequence
-        Members after the change, including ``added``.
+        Members after the change, including ``added``, in the order in which they joined.
     """
     total = sum(held.values())
     base, extra = divmod(total, len(members))
     newcomers = set(added)
-    by_claim = sorted(members, key=lambda m: (m not in newcomers, -held.get(m, 0), member_number(m)))
-    return {member: base + (rank < extra) for rank, member in enumerate(by_claim)}
+    by_claim = sorted(members, key=lambda m: (m not in newcomers, -held.get(m, 0)))
+    with_one_more = set(by_claim[:extra])
+    return {member: base + (member in with_one_more) for member in members}
 
 
 def _taken(
-    holders: Sequence[MemberId], targets: Mapping[MemberId, int], rule: TakeRule
+    holders: Sequence[MemberId], members: Sequence[MemberId], targets: Mapping[MemberId, int], rule: TakeRule
 ) -> tuple[list[int], dict[MemberId, int]]:
-    """Return the items that leave their holder, in giving order, and the room left at each member."""
-    items_of: dict[MemberId, list[int]] = {}
+    """Return the items that leave their holder, in giving order, and the room left at each member.
+
+    Parameters
+    ----------
+    members : sequence
+        Members before the change, in the order in which they give.
+    """
+    items_of: dict[MemberId, list[int]] = {member: [] for member in members}
     for item, holder in enumerate(holders):
-        items_of.setdefault(holder, []).append(item)
+        items_of[holder].append(item)
     leaving: list[int] = []
     room = {member: max(0, count - len(items_of.get(member, ()))) for member, count in targets.items()}
-    for donor in sorted(items_of, key=member_number):
-        surplus = len(items_of[donor]) - targets.get(donor, 0)
+    for donor, items in items_of.items():
+        surplus = len(items) - targets.get(donor, 0)
         if surplus > 0:
-            items = items_of[donor]
             chosen = items[:surplus] if rule is TakeRule.LOWEST_FIRST else items[-surplus:]
             leaving.extend(chosen)
     return leaving, room
 
 
 def _deal(items: Sequence[int], room: Mapping[MemberId, int]) -> dict[int, MemberId]:
-    """Deal ``items`` round-robin, in number order, to the members that have room."""
-    left = {m: room[m] for m in sorted(room, key=member_number) if room[m] > 0}
+    """Deal ``items`` round-robin, in the order of ``room``, to the members that have room."""
+    left = {member: number for member, number in room.items() if number > 0}
     dealt: dict[int, MemberId] = {}
     queue = list(items)
     while queue:
@@ -157,7 +163,7 @@ def plan_partitions(
     table : PartitionTable
         Before the change.
     servers : sequence
-        Servers before the change; ``added`` are not in it, ``removed`` are.
+        Servers before the change, in the order in which they joined; ``added`` are not in it, ``removed`` are.
 
     Raises
     ------
@@ -170,7 +176,7 @@ def plan_partitions(
     """
     after = _members_after(servers, added, removed, len(table), "server", "partitions")
     targets = target_counts(table.counts(servers), after, added)
-    leaving, room = _taken(table.owners, targets, PARTITION_TAKE_RULE)
+    leaving, room = _taken(table.owners, servers, targets, PARTITION_TAKE_RULE)
     dealt = _deal(leaving, room)
     moves = tuple(Move(p, table.owners[p], dealt[p]) for p in sorted(dealt))
     return moves, table.with_owners(dealt, removed)
@@ -192,9 +198,10 @@ def plan_splits(
     """
     after = _members_after(workers, added, removed, len(table), "worker", "splits")
     targets = target_counts(table.counts(workers), after, added)
-    leaving, room = _taken(table.active, targets, SPLIT_TAKE_RULE)
+    leaving, room = _taken(table.active, workers, targets, SPLIT_TAKE_RULE)
     leaving.sort()
-    dealt = _match_copies(leaving, {s: table.inactive[s] for s in leaving}, room)
+    copies = {s: [worker for worker in after if worker in table.inactive[s]] for s in leaving}
+    dealt = _match_copies(leaving, copies, room)
     for member in dealt.values():
         room[member] -= 1
     dealt.update(_deal([s for s in leaving if s not in dealt], room))
@@ -211,7 +218,7 @@ def _members_after(
     items: str,
 ) -> list[MemberId]:
     gone = set(removed)
-    after = sorted([m for m in members if m not in gone] + list(added), key=member_number)
+    after = [m for m in members if m not in gone] + list(added)
     if not after:
         raise PlanError(f"removing {len(gone)} of {len(members)} {role}s would leave none; a job keeps at least one")
     if len(after) > num_items:
@@ -220,3 +227,95 @@ def _members_after(
             f"a job has at most one {role} for each of its {items}"
         )
     return after
+
+
+def plan_transfer(membership: Membership, coming: Team, going: Team) -> TransferPlan:
+    """Return what moves when some members come and others go, workers, servers or both."""
+    found = TransferPlan((), (), membership.partitions, membership.splits)
+    if coming.servers or going.servers:
+        moves, partitions = plan_partitions(found.partitions, membership.servers, coming.servers, going.servers)
+        found = replace(found, partition_moves=moves, partitions=partitions)
+    if coming.workers or going.workers:
+        moves, splits = plan_splits(found.splits, membership.workers, coming.workers, going.workers)
+        found = replace(found, split_moves=moves, splits=splits)
+    return found
+
+
+def follow_transfer(membership: Membership) -> TransferPlan:
+    """Return what gives a standing follower to each partition that has none.
+
+    Raises
+    ------
+    PlanError
+        All have one.
+    """
+    table = membership.partitions
+    followers = standing_followers(table.owners, membership.servers, table.followers)
+    moves = tuple(
+        Move(partition, table.owners[partition], names[0])
+        for partition, names in enumerate(followers)
+        if names and names != table.followers_of(partition)
+    )
+    if not moves:
+        raise PlanError("every partition has its follower")
+    return TransferPlan(moves, (), PartitionTable(table.owners, followers), membership.splits)
+
+
+def heirs(splits: SplitTable, workers: Sequence[MemberId]) -> SplitTable:
+    """Return the table when only ``workers`` are left.
+
+    A split goes to the worker with the fewest, before others to one that has an inactive copy (EPS §3.1.4; Proteus
+    §3.3), then to the first.  Splits of workers that are left stay where they are.
+    """
+    loads = {name: splits.counts(workers)[name] for name in workers}
+    changes: dict[int, MemberId] = {}
+    for split, holder in enumerate(splits.active):
+        if holder in loads:
+            continue
+        copies = splits.inactive[split]
+        heir = min(workers, key=lambda name: (loads[name], name not in copies))
+        loads[heir] += 1
+        changes[split] = heir
+    active = tuple(changes.get(split, holder) for split, holder in enumerate(splits.active))
+    inactive = tuple(
+        tuple(name for name in holders if name in loads and name != active[split])
+        for split, holders in enumerate(splits.inactive)
+    )
+    return SplitTable(active, inactive)
+
+
+def standing_followers(
+    owners: Sequence[MemberId], servers: Sequence[MemberId], now: Sequence[Sequence[MemberId]]
+) -> tuple[tuple[MemberId, ...], ...]:
+    """Return one follower for each partition, on another server than its owner; none where there is one server only.
+
+    Followers that there are stay, as far as no server follows more than its share; the partitions of one owner are
+    followed by all others in turn, so that no single server inherits everything.
+    """
+    if len(servers) < 2:
+        return tuple(() for _ in owners)
+    share = -(-len(owners) // len(servers))
+    loads = dict.fromkeys(servers, 0)
+    #: (owner, follower) -> partitions.
+    pairs: dict[tuple[MemberId, MemberId], int] = {}
+    found: dict[int, MemberId] = {}
+
+    def take(partition: int, follower: MemberId) -> None:
+        found[partition] = follower
+        loads[follower] += 1
+        pair = owners[partition], follower
+        pairs[pair] = pairs.get(pair, 0) + 1
+
+    for partition, standing in enumerate(now):
+        if standing and standing[0] in loads and standing[0] != owners[partition] and loads[standing[0]] < share:
+            take(partition, standing[0])
+    place = {name: number for number, name in enumerate(servers)}
+
+    def rank(owner: MemberId, name: MemberId) -> tuple[int, bool, int]:
+        # Round-robin from the owner on: what is left over of each owner's partitions goes to the one after it.
+        return pairs.get((owner, name), 0), loads[name] >= share, (place[name] - place[owner]) % len(servers)
+
+    for partition, owner in enumerate(owners):
+        if partition not in found:
+            take(partition, min((n for n in servers if n != owner), key=lambda n, o=owner: rank(o, n)))  # type: ignore[misc]
+    return tuple((found[partition],) for partition in range(len(owners)))

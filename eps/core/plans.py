@@ -1,26 +1,576 @@
-"""The changes of a job: asked, queued, one in flight, and those that have ended.  Pure.  L0.
+"""The changes of a job: asked, queued, the one in flight with its driver, and those that have ended.  Pure.  L0.
 
-Source: EPS §3.2, §3.3, §5.2 (the four calls); design section 4 (changes queue, one commits at a time).
+:class:`PlanDriver` says what must be said to whom, and what is still missing.  The outstanding orders of a phase are
+derived from what is missing, never remembered, so that sending them again (a lost message, a member that connects
+again) is the same call.  :class:`Flight` takes the plan through its phases; :class:`Plans` has all of them.
+
+Source: EPS §3.2, §3.3, Figs 5 and 10, §5.2 (the four calls); design section 4 (changes queue, one commits at a time).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from eps.core import events as e
-from eps.core.backoff import Backoff
-from eps.core.changes import after_plans, resolve
+from eps.core import messages as m
 from eps.core.events import noted, synced
-from eps.core.flight import Flight, Standing, Stepped, roster
-from eps.core.plan_driver import PlanDriver, plan_transfer
-from eps.core.reconfig import ENDED, Change, Operation, Phase, Plan, Purpose
-from eps.core.settings import CoreSettings, Trigger
-from eps.core.types import MemberId, Team
-from eps.errors import EpsError, JobFinishedError, PlanError
+from eps.core.members import Member, MemberPhase
+from eps.core.membership import Membership
+from eps.core.messages import Orders
+from eps.core.planner import Move, TransferPlan, follow_transfer, plan_transfer
+from eps.core.reconfig import (
+    ENDED,
+    TRANSITIONS,
+    Change,
+    Operation,
+    Phase,
+    Plan,
+    Purpose,
+    Roster,
+    Trigger,
+    after_plans,
+    resolve,
+)
+from eps.core.retries import Backoff
+from eps.core.types import Address, CoreSettings, MemberId, Role, Team
+from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
+
+#: A removal aborts the addition before it once that has waited this long for containers (design section 4).
+GROWTH_PATIENCE_S = 1.0
+#: A newcomer that has its container registers within this time, or its plan is aborted.
+REGISTRATION_PATIENCE_S = 60.0
+#: In the place of a checksum, where nothing has to be sent.
+STANDING = "standing"
+
+
+@dataclass
+class PlanDriver:
+    """The plan that is changing the job now."""
+
+    plan: Plan
+    #: The membership that it starts from.
+    before: Membership
+    transfer: TransferPlan
+    #: Addresses of added members, as they register.
+    newcomers: dict[MemberId, Address] = field(default_factory=dict)
+    #: Added members that have a container -> how far they are.
+    phases: dict[MemberId, MemberPhase] = field(default_factory=dict)
+    #: When a container was requested or granted last.
+    waits_since_s: float = 0.0
+    lists_updated: set[MemberId] = field(default_factory=set)
+    #: Partition -> checksum, as its donor and as its receiver said.
+    sent: dict[int, str] = field(default_factory=dict)
+    received: dict[int, str] = field(default_factory=dict)
+    #: Splits that are in memory where they are to be active.
+    loaded: set[int] = field(default_factory=set)
+    promoted: set[int] = field(default_factory=set)
+    acked: set[MemberId] = field(default_factory=set)
+    released: set[MemberId] = field(default_factory=set)
+    exited: set[MemberId] = field(default_factory=set)
+    #: Members that ended while the plan was on its way; nothing is expected of them any more.
+    lost: set[MemberId] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for move in self.transfer.partition_moves:
+            if move.target in self.before.partitions.followers_of(move.item):
+                # A standing follower has it already.
+                self.sent[move.item] = self.received[move.item] = STANDING
+
+    def with_granted(self, now_s: float) -> PlanDriver:
+        """Return the way on with those newcomers alone that have a container; no member has been told of any yet."""
+        coming = (tuple(n for n in self.plan.coming.of_role(role) if n in self.granted) for role in Role)
+        self.plan.coming = Team(*coming)
+        self.plan.transfer = plan_transfer(self.before, self.plan.coming, self.plan.going)
+        found = replace(self, transfer=self.plan.transfer, sent={}, received={})
+        found._pass_first_barrier(now_s)
+        return found
+
+    def follow(self, name: MemberId, phase: MemberPhase, address: Address | None, now_s: float) -> None:
+        """Take in how far a newcomer is."""
+        if phase is MemberPhase.REQUESTED:
+            self.phases.pop(name, None)
+            self.waits_since_s = now_s
+            return
+        if name not in self.phases:
+            self.waits_since_s = now_s
+        self.phases[name] = phase
+        if address is not None:
+            self.newcomers[name] = address
+        self._pass_first_barrier(now_s)
+
+    def _pass_first_barrier(self, now_s: float) -> None:
+        """Pass barrier 1 of an addition once the container of every newcomer is up."""
+        up = {name for name, phase in self.phases.items() if phase is not MemberPhase.GRANTED}
+        if up == set(self.plan.added):
+            self.plan.barriers_s.setdefault("B1", now_s)
+
+    @property
+    def granted(self) -> set[MemberId]:
+        """Added members that have a container."""
+        return set(self.phases)
+
+    @property
+    def concerned(self) -> tuple[MemberId, ...]:
+        """All that take part: members before the change, and those that come."""
+        return tuple(name for name in self.before.members + self.plan.added if name not in self.lost)
+
+    @property
+    def addresses(self) -> dict[MemberId, Address]:
+        """Where members, old and new, listen."""
+        return {**self.before.addresses, **self.newcomers}
+
+    def next_membership(self, from_clock: int) -> Membership:
+        """Return the membership that the commit announces."""
+        gone, addresses = set(self.plan.removed), self.addresses
+        everyone = [n for n in self.before.members if n not in gone] + list(self.plan.added)
+        by_role = {
+            role: tuple(n for n in self.before.of_role(role) if n not in gone) + self.plan.coming.of_role(role)
+            for role in Role
+        }
+        return Membership(
+            version=self.before.version + 1,
+            from_clock=from_clock,
+            workers=by_role[Role.WORKER],
+            servers=by_role[Role.SERVER],
+            partitions=self.transfer.partitions,
+            splits=self.transfer.splits,
+            addresses={name: addresses[name] for name in everyone},
+            incarnation=self.before.incarnation,
+            checkpoint=self.before.checkpoint,
+            recovery=self.before.recovery,
+        )
+
+    # ---- what is missing
+
+    def missing(self) -> list[str]:
+        """Return what the current phase waits for, as sentences; empty when it is complete."""
+        phase = self.plan.phase
+        if phase is Phase.PROPOSED:
+            return [f"{name} to register" for name in self.plan.added if name not in self.newcomers]
+        if phase is Phase.PREPARED:
+            return [f"{name} to update its lists" for name in self.concerned if name not in self.lists_updated]
+        if phase is Phase.LISTS_UPDATED:
+            waits = [f"partition {v.item} to be copied to {v.target}" for v in self._partitions_to_copy()]
+            return waits + [f"split {v.item} to be copied to {v.target}" for v in self._splits_to_copy()]
+        if phase is Phase.COMMITTED:
+            waits = [f"{name} to acknowledge the membership" for name in self.concerned if name not in self.acked]
+            waits += [f"partition {v.item} to be promoted on {v.target}" for v in self._unpromoted()]
+            return waits
+        if phase is Phase.SWITCHED:
+            waits = [f"{name} to release" for name in self.concerned if name not in self.released]
+            return waits + [f"{name} to end" for name in self._to_end()]
+        return []
+
+    def waits_for(self) -> str:
+        """Return what the current phase waits for, in few words; empty when it is complete."""
+        missing = self.missing()
+        if not missing:
+            return ""
+        if self.plan.phase is Phase.PROPOSED and (count := len(set(self.plan.added) - self.granted)):
+            return f"{count} container{'s' if count > 1 else ''}"
+        return missing[0] + (f", and {len(missing) - 1} more" if len(missing) > 1 else "")
+
+    def _partitions_to_copy(self) -> list[Move]:
+        return [v for v in self.transfer.partition_moves if v.item not in self.received or v.item not in self.sent]
+
+    def _splits_to_copy(self) -> list[Move]:
+        return [v for v in self.transfer.split_moves if v.item not in self.loaded]
+
+    def _unpromoted(self) -> list[Move]:
+        if self.plan.membership is None or self.plan.change.operation is Operation.FOLLOW:
+            return []
+        owners = self.plan.membership.partitions.owners
+        moves = self.transfer.partition_moves
+        return [v for v in moves if v.item not in self.promoted and owners[v.item] == v.target]
+
+    def take_over(self, membership: Membership, lost: Iterable[MemberId], *, rolled_back: bool) -> None:
+        """Go on under the membership that takes over from lost members in the place of the plan's own."""
+        self.lost.update(lost)
+        self.plan.membership = membership
+        self.acked.clear()
+        if rolled_back:
+            self.promoted.update(v.item for v in self.transfer.partition_moves)
+
+    def overdue(self, now_s: float, shrink: str, last: bool) -> str:
+        """Return why an addition has waited too long for its newcomers, or nothing.
+
+        Parameters
+        ----------
+        now_s : float
+        shrink : str
+            The removal that waits behind it, which may be what frees the containers; empty for none.
+        last : bool
+            Only the last iteration is left to train, and it waits for this plan.
+        """
+        if self.plan.phase is not Phase.PROPOSED:
+            return ""
+        if self.granted == set(self.plan.added):
+            late = now_s - self.waits_since_s >= REGISTRATION_PATIENCE_S and self.missing()
+            return f"waited {REGISTRATION_PATIENCE_S:g} s for {self.missing()[0]}" if late else ""
+        if now_s - self.plan.reached_s[Phase.PROPOSED] < GROWTH_PATIENCE_S:
+            return ""
+        if shrink:
+            return f"still waiting for containers when {shrink} was asked"
+        return "still waiting for containers when the last iteration was due" if last else ""
+
+    # ---- what to say
+
+    def orders(self) -> Orders:
+        """Return the orders whose effect is still missing in the current phase."""
+        phase, plan_id = self.plan.phase, self.plan.turn
+        if phase is Phase.PREPARED:
+            added = tuple(
+                m.Newcomer(n, self.newcomers[n], frozenset({role}))
+                for role in Role
+                for n in self.plan.coming.of_role(role)
+            )
+            late = [n for n in self.concerned if n not in self.lists_updated]
+            # An added server gets the memory of its partitions ready.
+            coming: dict[MemberId, list[int]] = {name: [] for name in late}
+            for move in self.transfer.partition_moves:
+                if move.target in self.plan.added and move.target in coming:
+                    coming[move.target].append(move.item)
+            return [(n, m.UpdateLists(plan_id, added, tuple(coming[n]))) for n in late]
+        if phase is Phase.LISTS_UPDATED:
+            return self._transfer_orders()
+        if phase is Phase.COMMITTED and self.plan.membership is not None:
+            waiting = {n for n in self.concerned if n not in self.acked} | {v.target for v in self._unpromoted()}
+            order = m.UpdateMembership(plan_id, self.plan.membership)
+            return [(n, order) for n in self.concerned if n in waiting]
+        if phase is Phase.SWITCHED:
+            release = m.ReleasePlan(plan_id, self.plan.removed)
+            orders: Orders = []
+            if self.plan.membership is not None and self.plan.membership.takes_over:
+                # A member that leaves is not in it, and may owe something to those that take over.
+                told = m.UpdateMembership(plan_id, self.plan.membership)
+                orders += [(n, told) for n in self._to_end() if n not in self.acked and n not in self.released]
+            orders += [(n, release) for n in self.concerned if n not in self.released]
+            return orders + [(name, m.Shutdown("removed from the job")) for name in self.ending()]
+        return []
+
+    def ending(self) -> tuple[MemberId, ...]:
+        """Return the removed members that are drained and may end.
+
+        A server is drained when the workers are past their last exchange with it, too: an answer of its own that got
+        lost is asked for again, at the same server.
+        """
+        drained = self._to_end()
+        if not set(self.before.workers) <= self.released | self.lost:
+            drained = [name for name in drained if name in self.plan.going.workers]
+        return tuple(n for n in drained if n in self.released)
+
+    def _to_end(self) -> list[MemberId]:
+        return [n for n in self.plan.removed if n not in self.exited and n not in self.lost]
+
+    def _transfer_orders(self) -> Orders:
+        plan_id, splits = self.plan.turn, self._splits_to_copy()
+        to_load: dict[MemberId, list[int]] = {}
+        for move in splits:
+            if not move.sends_bytes:
+                # The copy is there (Fig. 11); it is read before the commit, so that no clock waits for the disk.
+                to_load.setdefault(move.target, []).append(move.item)
+        partitions = _by_source(self._partitions_to_copy(), self.addresses)
+        orders: Orders = [(s, m.SendPartitions(plan_id, t)) for s, t in partitions]
+        sent = _by_source([v for v in splits if v.sends_bytes], self.addresses)
+        orders += [(s, m.SendSplits(plan_id, t)) for s, t in sent]
+        return orders + [(t, m.LoadSplits(plan_id, tuple(items))) for t, items in sorted(to_load.items())]
+
+    # ---- what was heard
+
+    def hear(self, report: m.Report) -> None:
+        """Take a report in.
+
+        Raises
+        ------
+        TransferError
+            A checksum at the receiver differs from the sender's.
+        """
+        plan_id = self.plan.turn
+        match report:
+            case m.MembershipAcked(name, version):
+                if self.plan.membership is not None and version >= self.plan.membership.version:
+                    self.acked.add(name)
+            case m.ListsUpdated(name, reported) if reported == plan_id:
+                self.lists_updated.add(name)
+            case m.PartitionSent(_, reported, item, size_bytes, checksum) if reported == plan_id:
+                if item not in self.sent:
+                    self.sent[item] = checksum
+                    self.plan.bytes_moved += size_bytes
+                    _check_sums(item, checksum, self.received.get(item))
+            case m.PartitionCaughtUp(_, reported, item, checksum) if reported == plan_id:
+                _check_sums(item, self.sent.get(item), self.received.setdefault(item, checksum))
+            case m.SplitReceived(_, reported, item, size_bytes) if reported == plan_id:
+                if item not in self.loaded:
+                    self.loaded.add(item)
+                    self.plan.bytes_moved += size_bytes
+            case m.PartitionPromoted(_, reported, item) if reported == plan_id:
+                self.promoted.add(item)
+            case m.PlanReleased(name, reported) if reported == plan_id:
+                self.released.add(name)
+            case _:
+                pass
+
+
+def _by_source(
+    moves: Iterable[Move], addresses: Mapping[MemberId, Address]
+) -> list[tuple[MemberId, tuple[m.Target, ...]]]:
+    found: dict[MemberId, list[m.Target]] = {}
+    for move in moves:
+        found.setdefault(move.source, []).append(m.Target(move.item, move.target, addresses[move.target]))
+    return [(source, tuple(targets)) for source, targets in sorted(found.items())]
+
+
+def _check_sums(item: int, left: str | None, arrived: str | None) -> None:
+    """Compare the checksums of a partition, as its donor and as its receiver said, once both are known."""
+    if left is not None and arrived is not None and left != arrived:
+        raise TransferError(f"partition {item} left with checksum {left} and arrived with {arrived}")
+
+
+#: A request of lent members is taken back when none was granted for so long: one that stands takes what others are
+#: given meanwhile.
+REGAIN_PATIENCE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlanContext:
+    """What plans must know of a job at one moment."""
+
+    #: None while the job starts.
+    membership: Membership | None
+    #: Role -> number of the next member.
+    next_number: Mapping[Role, int]
+    completed: int
+    horizon: int
+    #: The job is trained.
+    exports: bool
+    now_s: float
+
+
+def roster(job: PlanContext) -> Roster:
+    """Return the members that there are now."""
+    assert job.membership is not None
+    numbers = job.next_number
+    return Roster(job.membership.workers, job.membership.servers, numbers[Role.WORKER], numbers[Role.SERVER])
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What one step of the plan in flight says, and whether it was its commit or its release."""
+
+    commands: list[e.Command]
+    committed: Plan | None = None
+    released: Plan | None = None
+
+
+class Flight:
+    """The plan that is changing the job now, if there is one."""
+
+    def __init__(self) -> None:
+        self.driver: PlanDriver | None = None
+        #: Turn of the last plan that was proposed.
+        self._turn = 0
+        #: Turn of the last plan aborted after its proposal, until a later one is released: aborts are not acknowledged.
+        self._aborted = 0
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan; None where none is in flight."""
+        return self.driver.plan if self.driver is not None else None
+
+    @property
+    def uncommitted(self) -> Plan | None:
+        """The plan while it may still be aborted."""
+        return self.plan if self.plan is not None and self.plan.undecided else None
+
+    @property
+    def committed(self) -> Plan | None:
+        """The plan while it can only go forward."""
+        return self.plan if self.plan is not None and not self.plan.undecided else None
+
+    def propose(self, plan: Plan, job: PlanContext, settings: CoreSettings) -> list[e.Command]:
+        """Begin with a plan; none is in flight.
+
+        Raises
+        ------
+        PlanError
+            It cannot happen any more.
+        """
+        assert job.membership is not None and self.driver is None
+        _, coming, going = resolve(roster(job), plan.change, settings)
+        if plan.change.operation is Operation.FOLLOW:
+            transfer = follow_transfer(job.membership)
+        else:
+            transfer = plan_transfer(job.membership, coming, going)
+        plan.coming, plan.going, plan.transfer = coming, going, transfer
+        self._turn = plan.turn = max(plan.plan_id, self._turn + 1)
+        plan.enter(Phase.PROPOSED, job.now_s)
+        self.driver = PlanDriver(plan, job.membership, transfer, waits_since_s=job.now_s)
+        moves = [[v.item, v.source, v.target] for v in transfer.partition_moves + transfer.split_moves]
+        members = {"added": list(plan.added), "removed": list(plan.removed)}
+        return [noted("proposed", job.now_s, plan=plan.plan_id, **members, moves=moves)]
+
+    def step(self, horizon: int, now_s: float) -> Stepped | None:
+        """Move the plan one phase on; None where something is missing, or there is none.
+
+        It commits just after the horizon: no worker can have started that clock, so none has to stop.
+        """
+        driver = self.driver
+        if driver is None or driver.missing():
+            return None
+        plan = driver.plan
+        following = next(phase for phase in TRANSITIONS[plan.phase] if phase is not Phase.ABORTED)
+        if following is Phase.COMMITTED:
+            plan.commit_clock = horizon + 1
+            plan.membership = driver.next_membership(plan.commit_clock)
+        plan.enter(following, now_s)
+        commands = _records(plan, now_s)
+        if following is Phase.RELEASED:
+            self.driver, self._aborted = None, 0
+            return Stepped(commands, released=plan)
+        commands += [e.Send(to, order) for to, order in driver.orders()]
+        return Stepped(commands, committed=plan if following is Phase.COMMITTED else None)
+
+    def aborted(self, plan: Plan) -> list[e.Command]:
+        """Let go of a plan that was aborted, if it is the one in flight; tell its members."""
+        driver = self.driver
+        if driver is None or driver.plan is not plan:
+            return []
+        self.driver, self._aborted = None, plan.turn
+        return [e.Send(name, m.AbortPlan(plan.turn)) for name in driver.before.members]
+
+    def late(self, job: PlanContext, shrink: str, iterations: int) -> tuple[str, tuple[MemberId, ...]]:
+        """Return why the plan must be aborted for waiting, and the newcomers that it goes on without.
+
+        Parameters
+        ----------
+        shrink : str
+            The removal that waits behind it; empty for none.
+        """
+        driver = self.driver
+        if driver is None or driver.plan.phase is not Phase.PROPOSED:
+            return "", ()
+        last = job.completed >= iterations - 1
+        if last and driver.plan.purpose.keeps_size:
+            # No user asked for that: the last iteration is not to wait for processes that train nothing.
+            return "only the last iteration was left, for which nobody else is needed", ()
+        overdue = driver.overdue(job.now_s, shrink, last)
+        if overdue or driver.plan.purpose not in (Purpose.REGAIN, Purpose.LEND):
+            return overdue, ()
+        waiting = tuple(name for name in driver.plan.added if name not in driver.granted)
+        # Free room is not granted all at once: YARN gives a container for each node and heartbeat.
+        if not waiting or job.now_s - driver.waits_since_s < REGAIN_PATIENCE_S:
+            return "", ()
+        if not driver.granted:
+            return f"not granted within {REGAIN_PATIENCE_S:g} s: no room is free, or none in one piece", ()
+        return "", waiting
+
+    def go_on_with_granted(self, now_s: float) -> list[e.Command]:
+        """Go on without the newcomers that have no container: to ask for as many again would be in vain again."""
+        assert self.driver is not None
+        before = self.driver.plan.added
+        self.driver = self.driver.with_granted(now_s)
+        without = [name for name in before if name not in self.driver.plan.added]
+        return [noted("smaller", now_s, plan=self.driver.plan.plan_id, without=without)]
+
+    # ---- its members
+
+    def follow(self, member: Member | None, now_s: float) -> bool:
+        """Take in how far a newcomer is; return False where it is none."""
+        if self.driver is None or member is None or member.name not in self.driver.plan.added:
+            return False
+        self.driver.follow(member.name, member.phase, member.address, now_s)
+        return True
+
+    def adding(self, name: MemberId) -> Plan | None:
+        """Return the plan where it adds a member and is not committed; else None."""
+        return self.uncommitted if self.uncommitted is not None and name in self.uncommitted.added else None
+
+    def concerns(self, name: MemberId) -> bool:
+        """Return whether the plan counts on a member."""
+        return self.driver is not None and name in self.driver.concerned
+
+    def is_drained(self, name: MemberId) -> bool:
+        """Return whether a member that leaves has released everything, so that nothing of it is needed any more."""
+        return self.driver is not None and name in self.driver.plan.removed and name in self.driver.released
+
+    def leaving(self) -> tuple[MemberId, ...]:
+        """Return the members that leave by a committed plan and have not released everything."""
+        if self.driver is None or self.committed is None:
+            return ()
+        return tuple(name for name in self.committed.removed if name not in self.driver.released)
+
+    def owing(self) -> tuple[MemberId, ...]:
+        """Return the workers that leave by a committed plan: they owe the clocks before its commit."""
+        return self.committed.going.workers if self.committed is not None else ()
+
+    def exited(self, name: MemberId) -> bool:
+        """Take in that a member ended; return whether that is what the plan waits for."""
+        if self.driver is None or self.driver.plan.phase is not Phase.SWITCHED or not self.is_drained(name):
+            return False
+        self.driver.exited.add(name)
+        return True
+
+    def hear(self, report: m.Report) -> list[e.Command]:
+        """Take a report in; end the members that may end now.
+
+        Raises
+        ------
+        TransferError
+            A checksum at the receiver differs from the sender's.
+        """
+        if self.driver is None:
+            return []
+        before = self.driver.ending()
+        self.driver.hear(report)
+        return [e.Send(name, m.Shutdown("removed from the job")) for name in self.driver.ending() if name not in before]
+
+    def take_over(self, membership: Membership, lost: Iterable[MemberId]) -> None:
+        """Go on under the membership that takes over from lost members."""
+        if self.driver is not None:
+            self.driver.take_over(membership, lost, rolled_back=membership.goes_back)
+
+    def turn_of_membership(self) -> int:
+        """Return the turn of the plan that the membership is of; 0 where it is of none.
+
+        A plan that is not committed has no part in it: members keep what a plan brought whose turn they hear.
+        """
+        return self.committed.turn if self.committed is not None else 0
+
+    def orders(self, members: Iterable[MemberId]) -> Orders:
+        """Return the orders whose effect is missing, and the abort that members may not have heard of."""
+        if self.driver is not None:
+            return self.driver.orders()
+        return [(name, m.AbortPlan(self._aborted)) for name in members] if self._aborted else []
+
+    def validate(self) -> None:
+        """Assert that the plan is alive, and that turns only grow."""
+        assert self.driver is None or (not self.driver.plan.ended and self.driver.plan.turn == self._turn)
+        assert self._aborted <= self._turn
+
+
+def _records(plan: Plan, now_s: float) -> list[e.Command]:
+    """Return what is written down when a plan has entered its phase."""
+    record = {"plan": plan.plan_id}
+    if plan.phase is Phase.COPIED:
+        return [noted("copied", now_s, **record, bytes=plan.bytes_moved)]
+    if plan.phase is Phase.COMMITTED and plan.membership is not None:
+        found = plan.membership
+        lists = {"workers": list(found.workers), "servers": list(found.servers)}
+        tables = {
+            "owners": list(found.partitions.owners),
+            "active": list(found.splits.active),
+            "inactive": [list(holders) for holders in found.splits.inactive],
+        }
+        clock = {"version": found.version, "clock": plan.commit_clock}
+        return [synced("committed", now_s, **record, **clock, **lists, **tables)]
+    return [noted(str(plan.phase), now_s, **record)] if plan.phase in (Phase.PREPARED, Phase.RELEASED) else []
+
 
 #: Why a plan was aborted that its user gave up.
 CANCELLED = "cancelled"
+#: The operation that adds members of a role.
+ADDITION = {Role.WORKER: Operation.ADD_WORKERS, Role.SERVER: Operation.ADD_SERVERS}
 #: Purpose of the job's own plans -> the pause after one was aborted, and the longest pause, in seconds.
 RETRIES = {
     Purpose.REPLACE: (1.0, 64.0),
@@ -65,12 +615,17 @@ class Plans:
     @property
     def open(self) -> list[Plan]:
         """The plans that may still be aborted."""
-        in_flight = [self.driver.plan] if self.driver is not None and self.driver.plan.undecided else []
-        return in_flight + self.queue
+        uncommitted = self.flight.uncommitted
+        return ([uncommitted] if uncommitted is not None else []) + self.queue
+
+    @property
+    def is_idle(self) -> bool:
+        """True while no change waits, and none is on its way."""
+        return self.flight.plan is None and not self.queue
 
     # ---- requests
 
-    def request(self, event: e.ChangeRequested, job: Standing) -> list[e.Command]:
+    def request(self, event: e.ChangeRequested, job: PlanContext) -> list[e.Command]:
         """Answer a request for a change; the same id again gets the same answer."""
         known = self._answers.get(event.request_id)
         if known is not None:
@@ -90,7 +645,7 @@ class Plans:
         return [*commands, answer]
 
     def ask(
-        self, change: Change, purpose: Purpose, job: Standing, request_id: str = ""
+        self, change: Change, purpose: Purpose, job: PlanContext, request_id: str = ""
     ) -> tuple[Plan, list[e.Command]]:
         """Queue a change.
 
@@ -104,7 +659,7 @@ class Plans:
         self.queue.append(plan)
         return plan, commands
 
-    def ask_own(self, change: Change, purpose: Purpose, job: Standing) -> list[e.Command]:
+    def ask_own(self, change: Change, purpose: Purpose, job: PlanContext) -> list[e.Command]:
         """Queue a change that the job itself wants, unless it must wait after a failure."""
         if not self.is_due(purpose, job.now_s):
             return []
@@ -114,6 +669,26 @@ class Plans:
         except EpsError as error:
             role = str(change.operation.role)
             return [noted("not-replaced", job.now_s, role=role, count=change.count, reason=str(error))]
+
+    def ask_missing(self, pending: Mapping[Role, int], job: PlanContext) -> list[e.Command]:
+        """Queue what brings the job back to its size, and gives each partition its follower.
+
+        Parameters
+        ----------
+        pending : mapping
+            Members of each role to ask for.
+        """
+        assert job.membership is not None
+        commands: list[e.Command] = []
+        if job.horizon >= self._settings.iterations - 2:
+            return commands
+        for role, number in pending.items():
+            if number:
+                commands += self.ask_own(Change(ADDITION[role], number), Purpose.REPLACE, job)
+        partitions, follows = job.membership.partitions, self._settings.followers and len(job.membership.servers) > 1
+        if follows and not all(map(partitions.followers_of, range(len(partitions)))):
+            commands += self.ask_own(Change(Operation.FOLLOW, 1), Purpose.FOLLOW, job)
+        return commands
 
     def is_due(self, purpose: Purpose, now_s: float) -> bool:
         """Return whether the job may ask for a change of its own."""
@@ -126,7 +701,7 @@ class Plans:
         asked = {"purpose": str(purpose), "request": request_id, "change": str(change)}
         return plan, [noted("asked", now_s, plan=plan.plan_id, **asked)]
 
-    def _check(self, change: Change, job: Standing) -> tuple[Team, Team]:
+    def _check(self, change: Change, job: PlanContext) -> tuple[Team, Team]:
         """Return the members that a change would add and remove; raise where it is refused."""
         iterations = self._settings.iterations
         if job.exports or job.completed >= iterations:
@@ -137,7 +712,7 @@ class Plans:
             raise JobFinishedError(f"{change} refused: the last iteration ({iterations - 1}) has been granted already")
         return resolve(after_plans(roster(job), self.open, self._settings), change, self._settings)[1:]
 
-    def _dry_run(self, change: Change, job: Standing) -> str:
+    def _dry_run(self, change: Change, job: PlanContext) -> str:
         coming, going = self._check(change, job)
         assert job.membership is not None
         added, removed = (", ".join(team.members) or "nobody" for team in (coming, going))
@@ -161,7 +736,7 @@ class Plans:
             return PlanError(f"plan {plan.plan_id} is committed at clock {plan.commit_clock} and rolls forward")
         return plan
 
-    def fire(self, job: Standing) -> list[e.Command]:
+    def fire(self, job: PlanContext) -> list[e.Command]:
         """Ask for the changes whose clock has come."""
         commands: list[e.Command] = []
         while self.triggers and job.completed >= self.triggers[0].clock:
@@ -180,11 +755,17 @@ class Plans:
 
     # ---- the plan in flight
 
-    def drain(self, names: Collection[MemberId], now_s: float) -> tuple[Plan, list[e.Command]]:
-        """Return a plan that takes members away, to be proposed at once."""
-        return self._new(Change(Operation.DRAIN, len(names), tuple(names)), Purpose.DRAIN, "", now_s)
+    def may_drain(self, now_s: float) -> bool:
+        """Return whether a drain may begin now, be it in the place of the plan in flight."""
+        return self.flight.committed is None and self.is_due(Purpose.DRAIN, now_s)
 
-    def propose(self, plan: Plan, job: Standing) -> list[e.Command]:
+    def drain(self, names: Collection[MemberId], now_s: float) -> list[e.Command]:
+        """Queue a plan that takes members away before all others."""
+        plan, commands = self._new(Change(Operation.DRAIN, len(names), tuple(names)), Purpose.DRAIN, "", now_s)
+        self.queue.insert(0, plan)
+        return commands
+
+    def propose(self, plan: Plan, job: PlanContext) -> list[e.Command]:
         """Begin with a plan; none is in flight.
 
         Raises
@@ -197,7 +778,7 @@ class Plans:
             self.queue.remove(plan)
         return commands
 
-    def late(self, job: Standing) -> tuple[str, tuple[MemberId, ...]]:
+    def late(self, job: PlanContext) -> tuple[str, tuple[MemberId, ...]]:
         """Return why the plan in flight must be aborted for waiting, and the newcomers that it goes on without."""
         shrink = next((str(plan.change) for plan in self.queue if not plan.change.operation.adds), "")
         return self.flight.late(job, shrink, self._settings.iterations)

@@ -1,19 +1,211 @@
 """Which clocks are complete, what was measured at them, and how far workers may run ahead.
 
-L0, pure.  Source: EPS §2.2 step 4 (clocks advance together), design section 6 (the horizon).
+The master keeps every complete clock (:class:`ClockHistory`); a server remembers what workers measured at the latest
+(:class:`LatestResults`).  L0, pure.
+
+Source: EPS §2.2 step 4 (clocks advance together), design section 6 (the horizon), section 5 (what a lost worker did is
+identified by clock and split, and counts once).
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import ceil
+from math import ceil, isfinite
+from typing import overload
 
-from eps.core.history import ClockHistory, ClockRecord
+from eps.core import messages as m
+from eps.core.membership import Membership
 from eps.core.messages import SplitResult
-from eps.core.settings import CoreSettings
+from eps.core.types import CoreSettings, MemberId
+from eps.errors import DIVERGED, StorageError
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRecord:
+    """One complete clock.  Sums are taken in split order, so their bits do not depend on who computed what."""
+
+    clock: int
+    samples: int
+    loss_sum: float
+    #: Element-wise sums of the splits' evaluations; empty where the clock was not evaluated.
+    evaluation: tuple[float, ...]
+    #: When the last split was reported, seconds on the master's clock.
+    completed_s: float
+
+    @property
+    def loss(self) -> float:
+        """Mean loss over the samples of the clock, without penalties."""
+        return self.loss_sum / self.samples if self.samples else 0.0
+
+
+class ClockHistory(Sequence[ClockRecord]):
+    """The complete clocks from 0 on, in order: record ``i`` is clock ``i``'s.
+
+    A job of short iterations completes a hundred clocks a second, and its master keeps them all: the report, the plans'
+    pauses and every checkpoint are told from them.  An object for each would be 250 bytes; in columns a clock takes 32,
+    and 8 for each value of an evaluation.
+
+    Parameters
+    ----------
+    records : iterable of ClockRecord
+        The first clocks, from 0 on.
+    """
+
+    __slots__ = ("_evaluation_ends", "_evaluations", "_loss_sums", "_samples", "completed_s")
+
+    def __init__(self, records: Iterable[ClockRecord] = ()) -> None:
+        self._samples = array("q")
+        self._loss_sums = array("d")
+        #: When each clock was complete, seconds on the master's clock; to be read only.
+        self.completed_s = array("d")
+        #: The values of all evaluations one after the other, and where those of each clock end.
+        self._evaluations = array("d")
+        self._evaluation_ends = array("q")
+        for record in records:
+            self.append(record)
+
+    def append(self, record: ClockRecord) -> None:
+        """Add the next clock.
+
+        Raises
+        ------
+        ValueError
+            It is another one.
+        """
+        if record.clock != len(self):
+            raise ValueError(f"the record is of clock {record.clock}, but must be of clock {len(self)}")
+        self._samples.append(record.samples)
+        self._loss_sums.append(record.loss_sum)
+        self.completed_s.append(record.completed_s)
+        self._evaluations.extend(record.evaluation)
+        self._evaluation_ends.append(len(self._evaluations))
+
+    def truncate(self, clock: int) -> None:
+        """Forget ``clock`` and all after it."""
+        clock = min(max(0, clock), len(self))
+        del self._evaluations[self._evaluations_begin(clock) :]
+        for column in (self._samples, self._loss_sums, self.completed_s, self._evaluation_ends):
+            del column[clock:]
+
+    def last_evaluated(self) -> ClockRecord | None:
+        """Return the last clock that was evaluated; None where none was."""
+        for clock in range(len(self) - 1, -1, -1):
+            if self._evaluation_ends[clock] != self._evaluations_begin(clock):
+                return self[clock]
+        return None
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    @overload
+    def __getitem__(self, key: int) -> ClockRecord: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> list[ClockRecord]: ...
+
+    def __getitem__(self, key: int | slice) -> ClockRecord | list[ClockRecord]:
+        if isinstance(key, slice):
+            return [self._record(clock) for clock in range(*key.indices(len(self)))]
+        clock = key + len(self) if key < 0 else key
+        if not 0 <= clock < len(self):
+            raise IndexError(f"clock {key} of {len(self)}")
+        return self._record(clock)
+
+    def __iter__(self) -> Iterator[ClockRecord]:
+        return map(self._record, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClockHistory) and self.columns() == other.columns()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"ClockHistory({self[:]!r})"
+
+    def before(self, clock: int) -> ClockHistory:
+        """Return a copy of the clocks before ``clock``: columns are copied, no record is made."""
+        end = min(max(0, clock), len(self))
+        found = ClockHistory()
+        found._samples = self._samples[:end]
+        found._loss_sums = self._loss_sums[:end]
+        found.completed_s = self.completed_s[:end]
+        found._evaluations = self._evaluations[: self._evaluations_begin(end)]
+        found._evaluation_ends = self._evaluation_ends[:end]
+        return found
+
+    def columns(self) -> list[bytes]:
+        """Return the samples, loss sums, times, evaluations and their ends, as bytes in the machine's own order."""
+        return [column.tobytes() for column in self._columns()]
+
+    @classmethod
+    def from_columns(cls, columns: Iterable[bytes]) -> ClockHistory:
+        """Return what :meth:`columns` gave.
+
+        Raises
+        ------
+        StorageError
+            The columns are of different lengths.
+        """
+        found = cls()
+        try:
+            for column, data in zip(found._columns(), columns, strict=True):
+                column.frombytes(data)
+        except ValueError as error:
+            raise StorageError(f"a history cannot be read: {error}") from error
+        lengths = {len(c) for c in (found._samples, found._loss_sums, found.completed_s, found._evaluation_ends)}
+        if len(lengths) != 1 or found._evaluations_begin(len(found)) != len(found._evaluations):
+            raise StorageError(f"a history cannot be read: its columns have {sorted(lengths)} clocks")
+        return found
+
+    def _columns(self) -> tuple[array[int] | array[float], ...]:
+        return self._samples, self._loss_sums, self.completed_s, self._evaluations, self._evaluation_ends
+
+    def _evaluations_begin(self, clock: int) -> int:
+        """Return where the values of ``clock`` begin, which may be the one after the last."""
+        return self._evaluation_ends[clock - 1] if clock > 0 else 0
+
+    def _record(self, clock: int) -> ClockRecord:
+        values = self._evaluations[self._evaluations_begin(clock) : self._evaluation_ends[clock]]
+        return ClockRecord(clock, self._samples[clock], self._loss_sums[clock], tuple(values), self.completed_s[clock])
+
+
+#: Clocks that are remembered: more than the master grants beyond what it has recorded.
+MOST_CLOCKS = 512
+
+
+class LatestResults:
+    """What workers measured at the latest clocks, by clock and split, as a server remembers it.
+
+    A worker reports to the job master, and sends the same along with its push.  Should it be lost before its report
+    left, the master asks the servers.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[int, dict[int, m.SplitResult]] = {}
+
+    def add(self, report: m.ClockReported) -> None:
+        """Remember a report; what is known already stays."""
+        known = self._found.setdefault(report.clock, {})
+        for result in report.results:
+            known.setdefault(result.split, result)
+        while len(self._found) > MOST_CLOCKS:
+            del self._found[min(self._found)]
+
+    def reports(self, name: MemberId, incarnation: int) -> tuple[m.ClockReported, ...]:
+        """Return everything as reports of ``name``, one for each clock, ascending."""
+        return tuple(
+            m.ClockReported(name, clock, tuple(results.values()), incarnation)
+            for clock, results in sorted(self._found.items())
+        )
+
+    def clear(self) -> None:
+        """Forget everything: the job goes back."""
+        self._found.clear()
+
 
 #: The horizon stays this far ahead of the fastest worker, so that granting makes no worker wait, also where reports
 #: linger for a while before they are sent.
@@ -32,6 +224,10 @@ class Progress:
     """Collects the splits' results, advances in clock order, and says how far workers may run ahead."""
 
     settings: CoreSettings
+    #: A loss that is not finite ends the job.
+    stop_on_divergence: bool = True
+    #: Why the job cannot go on; empty while it can.
+    fatal: str = ""
     #: The first clock that is not complete everywhere.
     completed: int = 0
     #: The highest clock of which any split was reported.
@@ -56,6 +252,11 @@ class Progress:
         """Begin with what was measured at the clocks before the first one."""
         self.history = history.before(self.completed)
         self.evaluated = self.history.last_evaluated()
+
+    def hear(self, report: m.ClockReported, incarnation: int, at_s: float) -> None:
+        """Take a report in; one of another incarnation than the job's counts for nothing."""
+        if report.incarnation == incarnation:
+            self.add(report.clock, report.results, at_s)
 
     def add(self, clock: int, results: tuple[SplitResult, ...], at_s: float) -> list[ClockRecord]:
         """Take results in; return the clocks that this completed.  A result that is known already is ignored.
@@ -96,6 +297,9 @@ class Progress:
             lasted_s = at_s - self._last_s
             self.iteration_s = lasted_s if self.iteration_s == 0.0 else 0.8 * self.iteration_s + 0.2 * lasted_s
         self._last_s = at_s
+        if self.stop_on_divergence and not self.fatal and not isfinite(record.loss_sum):
+            what = f"the loss at clock {clock} is {record.loss_sum}"
+            self.fatal = f"{what}: {DIVERGED}; try a smaller learning rate"
         return record
 
     def roll_back(self, clock: int) -> None:
@@ -125,6 +329,11 @@ class Progress:
         if moves:
             self.horizon = wanted
         return moves
+
+    def orders(self, membership: Membership, leaving: Iterable[MemberId]) -> list[tuple[MemberId, m.Order]]:
+        """Return the horizon as an order for the workers, and for those that leave and owe clocks before the commit."""
+        order = m.GrantHorizon(self.horizon, self.completed, membership.version)
+        return [(name, order) for name in (*membership.workers, *leaving)]
 
     def validate(self) -> None:
         """Assert what is always true of clocks."""

@@ -1,22 +1,210 @@
-"""What a job does about lost members: asks the rest, counts losses, and ends a job that loses members in vain.
+"""What a job does about lost members: asks the rest, derives one membership from the answers, counts losses.
 
-Which member takes over what follows from the answers: :mod:`eps.core.take_over`.  Pure.  L0.
+A recovery asks all that are left for an :class:`~eps.core.messages.Inventory`.  Nothing is remembered that cannot be
+asked: the clock from which heirs compute follows from what the servers hold, so no member has to have reported it
+before.  A job that loses members in vain ends.  L0, pure.
 
-Source: design sections 4 and 5; Proteus §3.3; Spotnik §4.
+Source: design section 4 ("a crash is a promotion nobody planned"), section 5 (exactly once when a worker dies after
+pushing to some servers); Proteus §3.3 (the previous owner takes over); Spotnik §4.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.membership import Membership
-from eps.core.take_over import Inquiry
-from eps.core.types import Address, MemberId, Role
+from eps.core.members import TOLD_S, Member, containers_waited_for
+from eps.core.membership import Membership, PartitionTable, spread_evenly
+from eps.core.planner import heirs, standing_followers
+from eps.core.types import Address, CoreSettings, MemberId, Role
+
+
+@dataclass
+class Inquiry:
+    """The question to the rest, after members were lost, what it holds; and the answers."""
+
+    number: int
+    #: Member -> how it ended.
+    lost: dict[MemberId, str] = field(default_factory=dict)
+    inventories: dict[MemberId, m.Inventory] = field(default_factory=dict)
+    #: Requested because no member of a role is left; they join with the membership that takes over.
+    newcomers: dict[MemberId, Address | None] = field(default_factory=dict)
+    #: Newcomer -> its role.
+    roles: dict[MemberId, Role] = field(default_factory=dict)
+    #: What members hold is of no use: a checkpoint could not be read when the job had begun to go back to it.
+    must_go_back: bool = False
+    #: Who could not read it, and why.
+    unreadable: str = ""
+
+    def survivors(self, before: Membership) -> tuple[MemberId, ...]:
+        """Return the members of ``before`` that are left."""
+        return tuple(name for name in before.members if name not in self.lost)
+
+    def missing(self, before: Membership) -> tuple[MemberId, ...]:
+        """Return the members that have not answered, and the newcomers that have not registered."""
+        silent = tuple(name for name in self.survivors(before) if name not in self.inventories)
+        return silent + tuple(name for name, address in self.newcomers.items() if address is None)
+
+    def orders(self, before: Membership) -> list[tuple[MemberId, m.Order]]:
+        """Return the question for the members that have not answered."""
+        order = m.TakeInventory(self.number)
+        return [(name, order) for name in self.survivors(before) if name not in self.inventories]
+
+    def hear(self, inventory: m.Inventory) -> None:
+        """Take an answer in; one to an earlier question says too little."""
+        if inventory.recovery == self.number and inventory.name not in self.lost:
+            self.inventories[inventory.name] = inventory
+
+    def empty_roles(self, before: Membership) -> tuple[Role, ...]:
+        """Return the roles of which no member is left or on its way."""
+        left = {role: [n for n in before.of_role(role) if n not in self.lost] for role in Role}
+        return tuple(role for role in Role if not left[role] and role not in self.roles.values())
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePoint:
+    """Where a job that must go back begins again: a checkpoint, or the seeded start."""
+
+    #: Name of the checkpoint; empty for the seeded start.
+    checkpoint: str
+    #: All splits begin again here, also those that a checkpoint under SSP or ASP has further: servers refuse what they
+    #: have, but what was measured there may have been lost.
+    clock: int
+
+
+def take_over(before: Membership, inquiry: Inquiry, settings: CoreSettings) -> Membership | None:
+    """Return the membership without the lost members, or None where the only copy of a partition went with them.
+
+    Under BSP it holds from the first clock that some partition lacks.  No survivor is beyond it: who computes clock c
+    has read every partition at c.  A member that leaves by a committed plan is not asked: the membership takes its
+    splits away at once, and what it pushed of them counts where it arrived.  It is not beyond that clock either: a plan
+    is committed when its receivers have all that was served before, and from then on nothing is served that they lack.
+
+    Parameters
+    ----------
+    before : Membership
+        The newest one; where a plan is committed and not finished, the plan's, which then holds early.
+    inquiry : Inquiry
+        Complete: nothing is missing.
+    """
+    holders = _holders(before, inquiry, settings)
+    if holders is None:
+        return None
+    from_clock = min(min(held.next_clock) for _, held in holders)
+    if settings.bsp and any(held.oldest_clock > from_clock for _, held in holders):
+        # Heirs must read that clock everywhere.
+        holders = _holders(before, inquiry, settings, readable=from_clock)
+        if holders is None:
+            return None
+    owners = tuple(name for name, _ in holders)
+    clocks = [held.next_clock for _, held in holders]
+    split_clocks = tuple(min(column) for column in zip(*clocks, strict=True))
+    # One that was never told to follow has nothing: what it was told before may have been lost on its way.
+    holding = {n: {held.partition for held in v.partitions} for n, v in inquiry.inventories.items()}
+    followers = tuple(
+        # A new owner does not feed the follower of the one before.
+        tuple(f for f in before.partitions.followers_of(p) if p in holding.get(f, ()) and f != owner)
+        if owner == before.partitions.owners[p]
+        else ()
+        for p, owner in enumerate(owners)
+    )
+    return _membership(before, inquiry, PartitionTable(owners, followers), min(split_clocks), split_clocks)
+
+
+def measured_again(after: Membership, next_clocks: Sequence[int]) -> Membership:
+    """Return a membership that takes over, with which no split begins beyond its first result that is lost.
+
+    Under SSP and ASP a checkpoint has some splits further than the clock at which all begin again.  The worker that
+    was to measure those clocks once more may have been lost before; servers refuse what they have of them.
+
+    Parameters
+    ----------
+    after : Membership
+        Of :func:`take_over`, under SSP or ASP.
+    next_clocks : sequence of int
+        Per split, the first clock of which the job master has no result.
+    """
+    split_clocks = tuple(map(min, after.split_clocks, next_clocks))
+    return replace(after, from_clock=min(split_clocks), split_clocks=split_clocks)
+
+
+def roll_back(before: Membership, inquiry: Inquiry, point: RestorePoint) -> Membership:
+    """Return the membership with which all members go back to ``point``, in a new incarnation."""
+    servers = _left(before.servers, inquiry, Role.SERVER)
+    owners = spread_evenly(len(before.partitions), servers)
+    followers = standing_followers(owners, servers, ()) if before.partitions.followers else ()
+    table = PartitionTable(owners, followers)
+    split_clocks = (point.clock,) * len(before.splits.active)
+    found = _membership(before, inquiry, table, point.clock, split_clocks)
+    return replace(found, incarnation=before.incarnation + 1, checkpoint=point.checkpoint, goes_back=True)
+
+
+def _membership(
+    before: Membership,
+    inquiry: Inquiry,
+    partitions: PartitionTable,
+    from_clock: int,
+    split_clocks: tuple[int, ...],
+) -> Membership:
+    workers, servers = (_left(before.of_role(role), inquiry, role) for role in (Role.WORKER, Role.SERVER))
+    registered = {name: address for name, address in inquiry.newcomers.items() if address is not None}
+    known = {**before.addresses, **registered}
+    return Membership(
+        version=before.version + 1,
+        from_clock=from_clock,
+        workers=workers,
+        servers=servers,
+        partitions=partitions,
+        splits=heirs(before.splits, workers),
+        addresses={name: known[name] for name in workers + servers},
+        split_clocks=split_clocks,
+        incarnation=before.incarnation,
+        checkpoint=before.checkpoint,
+        recovery=inquiry.number,
+    )
+
+
+def _left(members: Sequence[MemberId], inquiry: Inquiry, role: Role) -> tuple[MemberId, ...]:
+    new = [n for n, address in inquiry.newcomers.items() if address is not None and inquiry.roles[n] is role]
+    return tuple([n for n in members if n not in inquiry.lost] + new)
+
+
+def _holders(
+    before: Membership, inquiry: Inquiry, settings: CoreSettings, readable: int | None = None
+) -> list[tuple[MemberId, m.HeldPartition]] | None:
+    """Return for each partition who shall own it and what it has; None where one of them is lost.
+
+    ``readable``: only who has it at this clock.
+    """
+    need = max((v.read_clock for v in inquiry.inventories.values() if v.name in before.workers), default=None)
+    found: list[tuple[MemberId, m.HeldPartition]] = []
+    for partition, owner in enumerate(before.partitions.owners):
+        copies = {
+            name: held
+            for name, inventory in inquiry.inventories.items()
+            for held in inventory.partitions
+            if held.partition == partition
+        }
+        trusted = [owner, *(n for n, held in copies.items() if held.holding == "owner")]
+        trusted += before.partitions.followers_of(partition)
+        if settings.bsp:
+            # Any version that no worker has read beyond will do: the clock's contributions are pushed to it again.
+            trusted += sorted(copies, key=lambda name: (-min(copies[name].next_clock), name))
+        for name in trusted:
+            held = copies.get(name)
+            if held is not None and readable is not None and not held.oldest_clock <= readable <= min(held.next_clock):
+                continue
+            if held is not None and (not settings.bsp or need is None or min(held.next_clock) >= need):
+                found.append((name, held))
+                break
+        else:
+            return None
+    return found
+
 
 #: A job ends at so many incidents without a complete clock between them: its members die of what it does.
 MOST_INCIDENTS = 12
@@ -77,6 +265,13 @@ class Recovery:
         self.losses: list[Loss] = []
         #: Each time that the job went back, oldest first.
         self.goings_back: list[GoingBack] = []
+        #: Why the job cannot go on; empty while it can.
+        self.fatal = ""
+        #: Why the members that are left must be asked, or asked again; empty where they need not.
+        self.must_ask = ""
+        #: What the next question is about: members that were lost -> how they ended; who could not read a checkpoint.
+        self._lost: dict[MemberId, str] = {}
+        self._unreadable = ""
         self._number = 0
         #: Container of a member that fell silent -> its name, and what was found.
         self._silent: dict[str, tuple[MemberId, str]] = {}
@@ -88,22 +283,57 @@ class Recovery:
 
     # ---- losses
 
-    def lost(self, name: MemberId, reason: str, completed: int, now_s: float) -> list[e.Command]:
-        """Write a loss down."""
-        self.losses.append(Loss(name, reason, completed, now_s))
-        return [e.noted("lost", now_s, member=name, reason=reason)]
+    def lost(self, member: Member, loss: Loss, *, own: bool, silent: bool, starts: bool) -> list[e.Command]:
+        """Take in the loss of a member.
 
-    def fell_silent(self, container_id: str, name: MemberId, reason: str) -> None:
-        """Remember a member that fell silent: it hangs, or its machine is lost; the end of its container tells."""
-        self._silent[container_id] = name, reason
+        Parameters
+        ----------
+        own : bool
+            Nobody took its container: the loss counts against the job.
+        silent : bool
+            It is not heard of: it hangs, or its machine is lost; whether that counts, the end of its container tells.
+        starts : bool
+            The job has no membership yet.
+        """
+        name, reason = loss.name, loss.reason
+        if starts and not member.granted:
+            # The resource manager gave up its container: nothing is lost, and nothing is gained by asking for ever.
+            if self.in_vain(loss.clock, loss.at_s, starts=True):
+                self.fatal = f"{name} was never granted a container: the last one asked for {reason}"
+            return [e.noted("not-granted", loss.at_s, member=name, reason=reason)]
+        self.losses.append(loss)
+        if own and silent:
+            self._silent[member.container] = name, reason
+        elif own:
+            self._count(name, reason, loss.clock, loss.at_s, starts=starts)
+        newcomer = self.is_newcomer(name)
+        if self.fatal:
+            # The job ends before anything comes of the loss.
+            pass
+        elif starts or newcomer:
+            # It held nothing; another is requested in its place.
+            loss.outcome = LossOutcome.REPLACED
+            if self.inquiry is not None and newcomer:
+                del self.inquiry.newcomers[name], self.inquiry.roles[name]
+        else:
+            self._lost[name], self.must_ask = reason, f"{name} ended unexpectedly: {reason}"
+        return [e.noted("lost", loss.at_s, member=name, reason=reason)]
 
-    def was_silent(self, container_id: str) -> tuple[MemberId, str] | None:
-        """Return the member that had fallen silent in a container that has ended, and the reason; None for none."""
-        return self._silent.pop(container_id, None)
+    def container_ended(self, container_id: str, completed: int, now_s: float, *, taken: bool, starts: bool) -> None:
+        """Take in the end of a container that the job does not count on: perhaps of a member that had fallen silent."""
+        found = self._silent.pop(container_id, None)
+        if found is not None and not taken:
+            self._count(*found, completed, now_s, starts=starts)
 
-    def replaced(self) -> None:
-        """The member that was lost last held nothing."""
-        self.losses[-1].outcome = LossOutcome.REPLACED
+    def unreadable(self, report: m.CheckpointUnusable) -> None:
+        """Take in that a member cannot read the checkpoint that the job goes back to: it must go back further."""
+        self._unreadable = f"{report.name} cannot read checkpoint {report.checkpoint}: {report.message}"
+        self.must_ask = self._unreadable
+
+    def _count(self, name: MemberId, reason: str, completed: int, now_s: float, *, starts: bool) -> None:
+        why = self.in_vain(completed, now_s, starts=starts)
+        if why:
+            self.fatal = f"{name} ended unexpectedly: {reason}; {why}"
 
     def in_vain(self, completed: int, now_s: float, *, starts: bool) -> str:
         """Count a failure that is the job's own; return why the job ends if it is one too many.
@@ -123,8 +353,8 @@ class Recovery:
 
     # ---- the inquiry
 
-    def begin(self, before: Membership, unacked: bool, lost: Mapping[MemberId, str], unreadable: str = "") -> None:
-        """Ask the members that are left, after one more was lost or could not read a checkpoint.
+    def begin(self, before: Membership, unacked: bool) -> list[tuple[MemberId, m.Order]]:
+        """Return the question to the members that are left, after more were lost or could not read a checkpoint.
 
         Parameters
         ----------
@@ -132,10 +362,6 @@ class Recovery:
             The newest one.
         unacked : bool
             Some member may not have it yet.
-        lost : mapping
-            Member -> how it ended.
-        unreadable : str
-            Which member could not read the checkpoint that ``before`` goes back to.
         """
         last = self.inquiry or Inquiry(0)
         # Some may not have gone back yet: then what members hold is of two incarnations.
@@ -143,12 +369,14 @@ class Recovery:
         self._number += 1
         self.inquiry = Inquiry(
             self._number,
-            {**last.lost, **lost},
+            {**last.lost, **self._lost},
             newcomers=last.newcomers,
             roles=last.roles,
-            must_go_back=last.must_go_back or half_back or bool(unreadable),
-            unreadable=unreadable or last.unreadable,
+            must_go_back=last.must_go_back or half_back or bool(self._unreadable),
+            unreadable=self._unreadable or last.unreadable,
         )
+        self.must_ask, self._lost, self._unreadable = "", {}, ""
+        return self.orders(before)
 
     def orders(self, before: Membership) -> list[tuple[MemberId, m.Order]]:
         """Return the questions that are not answered."""
@@ -175,10 +403,23 @@ class Recovery:
         self.inquiry.newcomers[name] = address
         return True
 
-    def drop(self, name: MemberId) -> None:
-        """A newcomer ended."""
+    def membership(
+        self, before: Membership, settings: CoreSettings, point: RestorePoint, next_clocks: Sequence[int]
+    ) -> Membership:
+        """Return the membership that comes of the answers, which are complete.
+
+        Parameters
+        ----------
+        point : RestorePoint
+            Where the job begins again if the only copy of a partition is lost.
+        next_clocks : sequence of int
+            Per split, the first clock of which the job master has no result.
+        """
         assert self.inquiry is not None
-        del self.inquiry.newcomers[name], self.inquiry.roles[name]
+        after = None if self.inquiry.must_go_back else take_over(before, self.inquiry, settings)
+        if after is None:
+            return roll_back(before, self.inquiry, point)
+        return after if settings.bsp else measured_again(after, next_clocks)
 
     def end(self, before: Membership, after: Membership, completed: int, now_s: float) -> list[e.Command]:
         """Note which membership came of it."""
@@ -215,8 +456,21 @@ class Recovery:
             if loss.name in lost and loss.outcome in (LossOutcome.OPEN, LossOutcome.ROLLED_BACK):
                 loss.outcome, loss.back_to = LossOutcome.ROLLED_BACK, to
 
+    def waits_for(self, members: Mapping[MemberId, Member], now_s: float) -> str:
+        """Return which newcomers the recovery waits for, as a sentence; empty where that is not long.
+
+        Members that are left have answered within moments, or are lost, too.
+        """
+        names = self.inquiry.newcomers if self.inquiry is not None else ()
+        coming = [members[name] for name in names if members[name].address is None]
+        waits = containers_waited_for([member for member in coming if not member.launched], now_s)
+        late = [member.name for member in coming if member.is_late(now_s, TOLD_S)]
+        register = f"waits for {', '.join(late)} to register" if late else ""
+        return " and ".join(filter(None, (waits, register)))
+
     def validate(self) -> None:
         """Assert what is always true of recoveries."""
+        assert bool(self.must_ask) == bool(self._lost or self._unreadable)
         inquiry = self.inquiry
         if inquiry is None:
             return

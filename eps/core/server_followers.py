@@ -15,9 +15,8 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
 from eps.core.partition_state import INCARNATION_BITS, Holding, PartitionState
-from eps.core.results import LatestResults
-from eps.core.settings import CoreSettings
-from eps.core.types import MemberId
+from eps.core.progress import LatestResults
+from eps.core.types import CoreSettings, MemberId
 
 
 class ReplicatingServer:

@@ -1,4 +1,4 @@
-"""How many members a job wants, holds, has lent and is to ask for.  Pure.  L0.
+"""How many members a job wants, holds, has lent and is to ask for; and with how many it begins.  Pure.  L0.
 
 Of each role ``wanted = held + lent + pending``.
 
@@ -27,14 +27,17 @@ Source: EPS Algorithm 1 lines 17-27 (what is removed for a submitted job) and 29
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from zlib import crc32
 
-from eps.core.backoff import Backoff
+from eps.core.members import Member, containers_waited_for
 from eps.core.reconfig import OPERATIONS, Plan, Purpose
+from eps.core.retries import Backoff
 from eps.core.types import Role
 
+#: A job has failed if one of its first members was started and has not registered after this long.
+START_PATIENCE_S = 300.0
 #: Seconds without a grant after which a job that starts begins with what it has, or gives it back.
 START_TIMEOUT_S = 20.0
 #: A gang that could not begin waits for as long, times a number between these bounds that differs from job to job.
@@ -66,12 +69,23 @@ class StartStep(StrEnum):
     BEGIN = "begin"
     #: Give everything back.
     GIVE_BACK = "give-back"
+    #: A first member was started and does not register.
+    FAIL = "fail"
 
 
 def least_of(wanted: int, start_with: float) -> int:
     """Return the number of a role with which a job may begin that wants so many and may start with that part."""
     # As it was written: 0.28 of 25 is 7, and as products of binary fractions a little more.
     return max(1, math.ceil(round(start_with * wanted, 9)))
+
+
+def granted_of(members: Iterable[Member]) -> dict[Role, int]:
+    """Return how many of these members have their containers, by role."""
+    found = dict.fromkeys(Role, 0)
+    for member in members:
+        for role in member.roles:
+            found[role] += member.granted
+    return found
 
 
 class Size:
@@ -82,90 +96,20 @@ class Size:
     workers, servers : int
     managed : bool
         A scheduler decides about the job's size.
-    start_with : float
-        The part of its workers, and of its servers, with which the job may begin, 0 to 1.
-    seed : str
-        Differs from job to job.
     """
 
-    def __init__(
-        self, workers: int, servers: int, *, managed: bool = False, start_with: float = 0.5, seed: str = ""
-    ) -> None:
+    def __init__(self, workers: int, servers: int, *, managed: bool = False) -> None:
         self.wanted = {Role.WORKER: workers, Role.SERVER: servers}
         self.lent = {borrower: dict.fromkeys(Role, 0) for borrower in Borrower}
-        self._managed, self._start_with, self._seed = managed, start_with, seed
-        #: When a gang that gave everything back may ask again; its failures are how often it gave back.
-        self._gang = Backoff(START_TIMEOUT_S, GANG_LONGEST_S)
-        self._is_waiting = False
-        #: When the resource manager did not answer last, while the job started.
-        self._unanswered_s = 0.0
+        self._managed = managed
 
-    # ---- the start
-
-    def first(self) -> dict[Role, int]:
-        """Return how many containers of each role to ask for at the start: after a pause, the least to begin with."""
-        return {role: self._least(role) if self._gang.failures else self.wanted[role] for role in Role}
-
-    def look_at_start(self, granted: Counts, last_s: float, silent: bool, now_s: float) -> StartStep:
-        """Return what a job does that has not begun.
-
-        Parameters
-        ----------
-        granted : mapping
-            First members of each role that have their containers.
-        last_s : float
-            When a container was requested or granted last.
-        silent : bool
-            The resource manager does not answer: it grants nothing, however much room there is.
-        """
-        if silent:
-            self._unanswered_s = now_s
-        if self._is_waiting:
-            if not self._gang.is_due(now_s):
-                return StartStep.WAIT
-            self._is_waiting = False
-            return StartStep.ASK
-        waited_s = now_s - max(last_s, self._unanswered_s)
-        complete = all(granted[role] >= number for role, number in self.first().items())
-        if self._managed or complete or waited_s < START_TIMEOUT_S:
-            return StartStep.WAIT
-        if self.may_begin(granted):
-            return StartStep.BEGIN
-        # A gang holds longer each time: on a busy cluster containers seldom come free shortly after each other.
-        if not any(granted.values()) or waited_s < self._gang.pause_s:
-            return StartStep.WAIT
-        self._gang, self._is_waiting = self._gang.failed(now_s + self._spread_s()), True
-        return StartStep.GIVE_BACK
-
-    def _spread_s(self) -> float:
-        """Return by how much the next pause differs from the usual one; the same where a state is restored."""
-        least, most = GANG_SPREAD
-        share = crc32(f"{self._seed} {self._gang.failures}".encode()) / 2**32
-        return self._gang.pause_s * (least - 1 + share * (most - least))
-
-    def may_begin(self, granted: Counts) -> bool:
-        """Return whether the job may begin with so many members."""
-        return not self._managed and all(granted[role] >= self._least(role) for role in Role)
-
-    def _least(self, role: Role) -> int:
-        return least_of(self.wanted[role], self._start_with)
-
-    def gang_waits_s(self, now_s: float) -> float | None:
-        """Return for how long a gang still waits that gave everything back; None where it does not."""
-        return max(0.0, self._gang.due_s - now_s) if self._is_waiting else None
-
-    @property
-    def num_given_back(self) -> int:
-        """How often a gang gave everything back."""
-        return self._gang.failures
+    # ---- changes
 
     def begun(self, held: Counts) -> None:
         """Take in that the job begins with so many members: it lacks what the cluster had no room for."""
         for role in Role:
             self.lent[Borrower.START][role] = self.wanted[role] - held[role]
         self.settle(held)
-
-    # ---- changes
 
     def committed(self, plan: Plan, held: Counts) -> None:
         """Take in that a plan has changed the members.
@@ -257,3 +201,98 @@ class Size:
         for role, pending in self.pending(held).items():
             assert self.wanted[role] >= 1 and pending >= 0, (role, self.wanted, held, self.lent)
             assert all(self.lent[borrower][role] >= 0 for borrower in Borrower), self.lent
+
+
+class Startup:
+    """The start of a job: the first containers, and with how many of them it begins.
+
+    Parameters
+    ----------
+    wanted : mapping
+        Members of each role that users asked for.
+    managed : bool
+        A scheduler decides about the job's size.
+    start_with : float
+        The part of its workers, and of its servers, with which the job may begin, 0 to 1.
+    seed : str
+        Differs from job to job.
+    """
+
+    def __init__(self, wanted: Counts, *, managed: bool = False, start_with: float = 0.5, seed: str = "") -> None:
+        self._wanted = dict(wanted)
+        self._managed, self._start_with, self._seed = managed, start_with, seed
+        #: When a gang that gave everything back may ask again; its failures are how often it gave back.
+        self._gang = Backoff(START_TIMEOUT_S, GANG_LONGEST_S)
+        self._is_waiting = False
+        #: When the resource manager did not answer last.
+        self._unanswered_s = 0.0
+
+    def first(self) -> dict[Role, int]:
+        """Return how many containers of each role to ask for: all, or after a pause the least to begin with."""
+        return {role: self._least(role) if self._gang.failures else self._wanted[role] for role in Role}
+
+    def step(self, first: Collection[Member], silent: bool, now_s: float) -> tuple[StartStep, str]:
+        """Return what a job does that has not begun, and why where it fails.
+
+        Parameters
+        ----------
+        first : collection of Member
+            Those that were asked for.
+        silent : bool
+            The resource manager does not answer: it grants nothing, however much room there is.
+        """
+        late = next((member.name for member in first if member.is_late(now_s, START_PATIENCE_S)), "")
+        if late:
+            return StartStep.FAIL, f"{late} did not register within {START_PATIENCE_S:g} s"
+        if silent:
+            self._unanswered_s = now_s
+        if self._is_waiting:
+            if not self._gang.is_due(now_s):
+                return StartStep.WAIT, ""
+            self._is_waiting = False
+            return StartStep.ASK, ""
+        granted = granted_of(first)
+        last_s = max((max(member.asked_s, member.granted_s) for member in first), default=0.0)
+        waited_s = now_s - max(0.0, last_s, self._unanswered_s)
+        complete = all(granted[role] >= number for role, number in self.first().items())
+        if self._managed or complete or waited_s < START_TIMEOUT_S:
+            return StartStep.WAIT, ""
+        if self.may_begin(first):
+            return StartStep.BEGIN, ""
+        # A gang holds longer each time: on a busy cluster containers seldom come free shortly after each other.
+        if not any(granted.values()) or waited_s < self._gang.pause_s:
+            return StartStep.WAIT, ""
+        self._gang, self._is_waiting = self._gang.failed(now_s + self._spread_s()), True
+        return StartStep.GIVE_BACK, ""
+
+    def _spread_s(self) -> float:
+        """Return by how much the next pause differs from the usual one; the same where a state is restored."""
+        least, most = GANG_SPREAD
+        share = crc32(f"{self._seed} {self._gang.failures}".encode()) / 2**32
+        return self._gang.pause_s * (least - 1 + share * (most - least))
+
+    def may_begin(self, first: Collection[Member]) -> bool:
+        """Return whether the job may begin with those of its first members that have their containers."""
+        granted = granted_of(first)
+        return not self._managed and all(granted[role] >= self._least(role) for role in Role)
+
+    def _least(self, role: Role) -> int:
+        return least_of(self._wanted[role], self._start_with)
+
+    def pause_left_s(self, now_s: float) -> float | None:
+        """Return for how long a gang still waits that gave everything back; None where it does not."""
+        return max(0.0, self._gang.due_s - now_s) if self._is_waiting else None
+
+    def waits_for(self, first: Collection[Member], now_s: float) -> str:
+        """Return what the start waits for, and for how long, as a sentence; empty where that is not long."""
+        left_s, given_back = self.pause_left_s(now_s), self._gang.failures
+        if left_s is None:
+            return containers_waited_for([member for member in first if not member.granted], now_s)
+        return (
+            "has given back the containers with which it could not begin, so that others can, "
+            f"{given_back} time{'s' if given_back > 1 else ''} so far; asks again in {left_s:.0f} s"
+        )
+
+    def validate(self) -> None:
+        """Assert that only a gang waits, and one that has given back."""
+        assert not self._is_waiting or (self._gang.failures and not self._managed)

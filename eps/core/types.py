@@ -1,6 +1,6 @@
-"""Ids and small values shared by everything; imports nothing of ours.
+"""Ids, settings and small values shared by everything.  L0: imports nothing of ours but errors.
 
-Source: EPS §2.2 (workers, servers, partitions, splits), §3.1.
+Source: EPS §2.2 (workers, servers, partitions, splits; BSP, SSP, ASP), §3.1.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+
+from eps.errors import ConfigError
 
 #: A worker's or a server's name, ``worker-3`` or ``server-2``: never used again within a job.  Partitions and
 #: splits are numbered from 0 (P1 and D1 of the paper are 0).
@@ -75,20 +77,66 @@ class Address:
         return self.host if self.is_unix else f"{self.host}:{self.port}"
 
 
-def member_number(name: MemberId) -> int:
-    """Return the number in a member's name (``worker-12`` -> 12).
-
-    Raises
-    ------
-    ValueError
-        ``name`` is not ``<role>-<number>``.
-    """
-    role, _, number = name.rpartition("-")
-    if role not in (Role.WORKER, Role.SERVER) or not number.isdecimal():
-        raise ValueError(f"{name!r} is not a member's name: expected worker-<n> or server-<n>")
-    return int(number)
-
-
 def member_name(role: Role, number: int) -> MemberId:
-    """Return the name of the ``number``-th member of ``role``, counted from 1."""
+    """Return the name of the ``number``-th member of ``role``, counted from 1; no code reads the number back."""
     return f"{role.value}-{number}"
+
+
+#: Staleness of ASP: no bound.
+UNBOUNDED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    """What the states of master, servers and workers have in common; never depends on the size of the job."""
+
+    num_splits: int
+    num_partitions: int
+    #: Clocks to train; clock ``iterations`` itself is the evaluation of the final parameters.
+    iterations: int
+    #: Staleness bound in clocks: 0 is BSP, n > 0 is SSP, :data:`UNBOUNDED` is ASP.
+    staleness: int = 0
+    #: Sums on the grid, so that the model does not depend on who computed what; only under BSP, and there by default.
+    reproducible: bool = True
+    #: Standing followers of each partition, where there is more than one server.
+    followers: int = 0
+    #: The clock that a job goes on with where it starts from a checkpoint; None where it starts from its seed.
+    resumed_clock: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_splits < 1 or self.num_partitions < 1 or self.iterations < 1:
+            raise ConfigError(
+                f"splits ({self.num_splits}), partitions ({self.num_partitions}) and iterations ({self.iterations}) "
+                "must be at least 1"
+            )
+        if self.staleness < UNBOUNDED:
+            raise ConfigError(f"staleness is {self.staleness}, but must be 0 (BSP), a bound, or {UNBOUNDED} (ASP)")
+        if self.reproducible and self.staleness != 0:
+            raise ConfigError("reproducible sums need BSP: under SSP and ASP the order of updates changes the result")
+
+    @property
+    def bsp(self) -> bool:
+        """True under BSP."""
+        return self.staleness == 0
+
+    @property
+    def first_clock(self) -> int:
+        """The checkpoint's; else -1 where clock -1 only measures the maxima that set the first grid, else 0."""
+        return self.seeded_clock if self.resumed_clock is None else self.resumed_clock
+
+    @property
+    def seeded_clock(self) -> int:
+        """The first clock of a job that starts from its seed."""
+        return -1 if self.reproducible else 0
+
+    def min_clock_to_read(self, clock: int) -> int:
+        """Return how many clocks a partition must have completed before a worker may compute ``clock``.
+
+        Source: EPS §2.2 (BSP, SSP, ASP); design section 6 (b = 0 is BSP).  At the evaluation of the final
+        parameters everything must have been applied, whatever the bound.
+        """
+        if clock >= self.iterations or self.staleness == 0:
+            return clock
+        if self.staleness == UNBOUNDED:
+            return 0
+        return max(0, clock - self.staleness)

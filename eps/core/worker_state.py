@@ -13,8 +13,7 @@ from typing import Any
 
 from eps.core import messages as m
 from eps.core.membership import Membership
-from eps.core.settings import CoreSettings
-from eps.core.types import MemberId
+from eps.core.types import CoreSettings, MemberId
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ from typing import Any
 
 from eps.cluster.choice import check_backend
 from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor, kill_supervisor
-from eps.core.changes import change_of, check_request_id
-from eps.core.reconfig import Change, Operation, Phase
+from eps.core.reconfig import Change, Operation, Phase, change_of, check_request_id
 from eps.errors import (
     ConfigError,
     DeadlineError,

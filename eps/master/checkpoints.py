@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable
 
 from eps.core import events as e
-from eps.core.checkpoints import Checkpoints, Schedule, checkpoint_name
-from eps.core.history import ClockHistory
-from eps.core.take_over import Start
+from eps.core.checkpoints import Checkpoints, Schedule, Timetable, checkpoint_name
+from eps.core.progress import ClockHistory
+from eps.core.recovery import RestorePoint
 from eps.errors import StorageError
 from eps.spec.runtime import Runtime, identity
 from eps.storage.api import telling
@@ -25,21 +25,20 @@ def driver_of(runtime: Runtime) -> Checkpoints:
     """Return when a job takes checkpoints."""
     spec = runtime.spec
     return Checkpoints(
-        Schedule.parse(spec.checkpoint_every),
+        Timetable(Schedule.parse(spec.checkpoint_every), runtime.settings.iterations),
         runtime.settings.num_partitions,
-        runtime.settings.iterations,
         spec.keep,
         runtime.start.epoch,
         complete=_begun_with(runtime),
     )
 
 
-def _begun_with(runtime: Runtime) -> list[Start]:
+def _begun_with(runtime: Runtime) -> list[RestorePoint]:
     """Return the checkpoint that a resumed job began with: it can go back to it."""
     start = runtime.start
     if start.clock is None or not start.checkpoint:
         return []
-    return [Start(start.checkpoint, start.clock)]
+    return [RestorePoint(start.checkpoint, start.clock)]
 
 
 def pending_name(driver: Checkpoints) -> str:

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from eps.core import evictions
 from eps.core.events import ENDED_STATES
-from eps.core.history import ClockRecord
 from eps.core.job import Job
 from eps.core.membership import Membership
-from eps.core.progress import pause_and_slowdown
+from eps.core.progress import ClockRecord, pause_and_slowdown
 from eps.core.reconfig import Operation, Phase, Plan, Purpose
 from eps.core.recovery import GoingBack, Loss
 from eps.core.size import Borrower
@@ -230,7 +229,7 @@ def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict
     return {
         "name": runtime.name,
         "state": str(state.state),
-        "reason": state.reason or state.start_waits_for(now_s),
+        "reason": state.reason or (state.waits_for(now_s) if membership is None else ""),
         # Of a job that runs, they are of now.
         "as_of_s": None,
         "clock": clock,
@@ -250,7 +249,7 @@ def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict
         "losses": [loss_entry(loss) for loss in state.recovery.losses[-MOST_CHANGES:]],
         "went_back": [went_back_entry(back) for back in state.recovery.goings_back[-MOST_CHANGES:]],
         # Why no member takes over from those that were lost.
-        "recovery_waits_for": state.recovery_waits_for(now_s) if running else "",
+        "recovery_waits_for": state.waits_for(now_s) if membership is not None else "",
         "evictions": evictions_entry(state, MOST_CHANGES),
         # Members of each role that are missing because they were not granted in time at the start.
         "began_without": {str(role): number for role, number in state.size.lent[Borrower.START].items()},

@@ -16,9 +16,8 @@ from typing import Any
 import grpc
 
 from eps.core import events as e
-from eps.core.changes import check_change, check_request_id
 from eps.core.events import ENDED_STATES
-from eps.core.reconfig import Change, Operation, Purpose
+from eps.core.reconfig import Change, Operation, Purpose, check_change, check_request_id
 from eps.errors import ConfigError, DeadlineError, PlanError
 from eps.master import records
 from eps.master.sessions import Sessions

@@ -12,9 +12,8 @@ from typing import Any
 import grpc
 
 from eps.core import events as e
-from eps.core.masters import Masters
+from eps.core.members import Masters, SilenceWatch
 from eps.core.messages import Order, Shutdown
-from eps.core.silence import SilenceWatch
 from eps.core.types import Address, MemberId
 from eps.errors import PeerUnavailableError, ProtocolError
 from eps.net.control.report_queue import BEAT_S
@@ -237,7 +236,7 @@ class Sessions:
     def silent(self, timeout_s: float) -> list[tuple[str, str]]:
         """Return (container, why) of those that count as lost, each once; to be asked several times a second.
 
-        See :meth:`eps.core.silence.SilenceWatch.silent`.
+        See :meth:`eps.core.members.SilenceWatch.silent`.
         """
         with self._lock:
             return self._watch.silent(self._now(), timeout_s)

@@ -5,7 +5,7 @@ without end, the history, is in columns, which are copied as they are.
 
 A log that cannot be written does not end a job: training goes on without it, the reason is shown, and snapshots are
 tried until one heals it.  Until then the master cannot be started again: the log says so, or where not even that could
-be written, the members do (:mod:`eps.core.masters`).
+be written, the members do (:mod:`eps.core.members`).
 
 The state is a function of its events, so an event that ends one master, by a crash or a hang, ends the next one while
 that restores the state.  Beside the log stands which event a master is restoring: the third master ends the job.
@@ -34,8 +34,8 @@ from typing import Any
 
 from eps.core import events as e
 from eps.core.events import ENDED_STATES, JobState
-from eps.core.history import ClockHistory
 from eps.core.job import Job
+from eps.core.progress import ClockHistory
 from eps.core.reconfig import Phase
 from eps.errors import StorageError
 from eps.master.checkpoints import driver_of, earlier_history

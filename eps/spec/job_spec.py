@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eps.core.changes import parse_change, whole_number
 from eps.core.checkpoints import Schedule
-from eps.core.settings import UNBOUNDED, CoreSettings, Trigger
-from eps.core.types import MOST_MEMBERS
+from eps.core.reconfig import Trigger, parse_change, whole_number
+from eps.core.types import MOST_MEMBERS, UNBOUNDED, CoreSettings
 from eps.errors import ConfigError, PlanError
 
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
@@ -436,7 +435,7 @@ class JobSpec:
         return self.tls or self.on == "yarn" or self.van == "tcp"
 
     def staleness(self) -> int:
-        """Return the staleness bound in clocks: 0 for BSP, :data:`~eps.core.settings.UNBOUNDED` for ASP."""
+        """Return the staleness bound in clocks: 0 for BSP, :data:`~eps.core.types.UNBOUNDED` for ASP."""
         if self.consistency == "bsp":
             return 0
         if self.consistency == "asp":

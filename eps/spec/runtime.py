@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from eps.core.settings import CoreSettings
+from eps.core.types import CoreSettings
 from eps.errors import ConfigError, StorageError
 from eps.ml import kernels, steps
 from eps.ml.batches import batch_share

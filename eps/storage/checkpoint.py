@@ -34,8 +34,8 @@ import numpy as np
 import xxhash
 
 from eps.core.checkpoints import checkpoint_name
-from eps.core.history import ClockHistory, ClockRecord
 from eps.core.messages import CheckpointPartWritten
+from eps.core.progress import ClockHistory, ClockRecord
 from eps.errors import ConfigError, StorageError
 from eps.storage.api import Storage
 from eps.storage.atomic import CHECKSUM, checksum, json_bytes

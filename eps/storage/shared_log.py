@@ -10,7 +10,7 @@ It says the same as :class:`eps.storage.wal.EventLog`, with four differences tha
   begin, and does not know whether it did, is not taken for another master's.
 * A file of its own says that records are missing (``gap-``): its name does, so that it takes no room.  Where the store
   takes not even that, it is tried with every snapshot again; a master that is restored before learns from its members
-  that it misses something (:mod:`eps.core.masters`).
+  that it misses something (:mod:`eps.core.members`).
 * Each record carries the time at which it was written: the store does not keep it for a file that is open.
 
 Whoever fences looks for a gap afterwards; whoever cannot write says that there is a gap, and then looks whether it was

@@ -15,7 +15,7 @@ from typing import Any
 
 from hscheduler.core.resources import Role
 
-#: Outcomes of an eviction whose member is gone: see :class:`eps.core.evictions.Outcome`.
+#: Outcomes of an eviction whose member is gone: see :class:`eps.core.evictions.EvictionOutcome`.
 _GONE = ("drained", "late", "lost")
 #: Who asked for changes that bring members which have places of their own.
 _USER = "user"

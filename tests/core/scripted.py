@@ -11,11 +11,9 @@ from eps.core import messages as m
 from eps.core.job import Job
 from eps.core.membership import Membership
 from eps.core.partition_state import Holding
-from eps.core.plan_driver import PlanDriver
-from eps.core.plans import RETRIES
-from eps.core.reconfig import Change, Operation, Plan, Purpose
-from eps.core.settings import CoreSettings, Trigger
-from eps.core.types import Address, MemberId, Role
+from eps.core.plans import RETRIES, PlanDriver
+from eps.core.reconfig import Change, Operation, Plan, Purpose, Trigger
+from eps.core.types import Address, CoreSettings, MemberId, Role
 from eps.errors import EpsError
 
 #: Pauses before a job asks again for members in the place of lost ones, and before it tries a drain again.

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from eps.core import changes
-from eps.core.changes import (
+from eps.core import reconfig
+from eps.core.reconfig import (
     MOST_ID,
+    OPERATIONS,
+    Change,
+    Operation,
     Roster,
     change_of,
     check_change,
     check_request_id,
-    highest,
     parse_change,
     resolve,
 )
-from eps.core.reconfig import OPERATIONS, Change, Operation
-from eps.core.settings import CoreSettings
-from eps.core.types import MOST_MEMBERS, Team
+from eps.core.types import MOST_MEMBERS, CoreSettings, Team
 from eps.errors import ConfigError, PlanError, UnknownMemberError
 
 SETTINGS = CoreSettings(num_splits=6, num_partitions=4, iterations=10)
@@ -33,7 +33,7 @@ def test_added_members_get_new_numbers() -> None:
     assert roster == Roster((*ROSTER.workers, "worker-11", "worker-12"), ROSTER.servers, 13, 4)
 
 
-def test_removal_by_count_takes_the_highest_numbers() -> None:
+def test_removal_by_count_takes_those_that_joined_last() -> None:
     roster, added, removed = resolve(ROSTER, Change(Operation.REMOVE_WORKERS, 2), SETTINGS)
 
     assert (added, removed) == (Team(), Team(("worker-2", "worker-10")))
@@ -47,11 +47,6 @@ def test_removal_by_name_takes_those_named() -> None:
 
     assert removed == Team(("worker-1", "worker-10"))
     assert roster.workers == ("worker-2",)
-
-
-def test_highest_of_none_is_none() -> None:
-    assert highest(("worker-1", "worker-2"), 0) == ()
-    assert highest(("worker-9", "worker-10", "worker-1"), 2) == ("worker-9", "worker-10")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +81,7 @@ def test_no_name_is_made_of_a_count_that_is_refused(monkeypatch: pytest.MonkeyPa
     def name(*of: object) -> str:
         raise AssertionError(f"{of} are named")
 
-    monkeypatch.setattr(changes, "member_name", name)
+    monkeypatch.setattr(reconfig, "member_name", name)
     with pytest.raises(PlanError):
         resolve(ROSTER, Change(Operation.ADD_WORKERS, 10**9), SETTINGS)
 

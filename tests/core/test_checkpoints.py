@@ -9,11 +9,10 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.checkpoints import HURRY_AGAIN_S, PATIENCE_S, Checkpoints, Pending, Schedule, checkpoint_name
+from eps.core.checkpoints import HURRY_AGAIN_S, PATIENCE_S, Checkpoints, Pending, Schedule, Timetable, checkpoint_name
 from eps.core.reconfig import Change, Operation
-from eps.core.settings import CoreSettings
-from eps.core.take_over import Start
-from eps.core.types import MemberId
+from eps.core.recovery import RestorePoint
+from eps.core.types import CoreSettings, MemberId
 from eps.errors import ConfigError
 from eps.master.records import checkpoints_entry
 from tests.core.scripted import ADD_SERVER, ADD_WORKER, REMOVE_SERVER, ScriptedMaster, running
@@ -23,7 +22,7 @@ def with_checkpoints(every: str, iterations: int = 100, followers: int = 0) -> S
     """Three workers, two servers, six splits, four partitions, running."""
     master = running(iterations, followers=followers)
     settings = master.state.settings
-    master.state.checkpoints = Checkpoints(Schedule.parse(every), settings.num_partitions, iterations)
+    master.state.checkpoints = Checkpoints(Timetable(Schedule.parse(every), iterations), settings.num_partitions)
     return master
 
 
@@ -174,7 +173,7 @@ def test_earlier_ones_are_removed_only_when_the_job_knows_that_the_new_one_is_co
 def test_a_checkpoint_that_cannot_be_read_is_not_kept() -> None:
     master = with_checkpoints("7")
     driver = driver_of(master)
-    driver.complete = [Start("0001-00000040", 40), Start("0001-00000050", 50)]
+    driver.complete = [RestorePoint("0001-00000040", 40), RestorePoint("0001-00000050", 50)]
     driver.epoch = 2
     driver.unusable("0001-00000050", "it is torn", master.now_s)
     order, clock = train_until_ordered(master)
@@ -546,7 +545,7 @@ def test_resumed_job_begins_at_its_clock_with_the_history_before() -> None:
 
 def test_a_server_that_connects_again_is_told_of_the_checkpoint_on_its_way() -> None:
     """What its next job master has not heard of it, it says again; nobody waits for the order to be repeated."""
-    driver = Checkpoints(Schedule(clocks=10), 2, 100)
+    driver = Checkpoints(Timetable(Schedule(clocks=10), 100), 2)
     assert driver.say_again("server-1", (0, 1)) == []
     driver.pending = Pending(7, 10, 0.0)
     order = e.Send("server-1", m.TakeCheckpoint(7, 10, 1))
@@ -556,3 +555,23 @@ def test_a_server_that_connects_again_is_told_of_the_checkpoint_on_its_way() -> 
     assert driver.say_again("server-1", (0,)) == [] and driver.say_again("worker-1", ()) == []
     driver.taken_over()
     assert driver.say_again("server-1", (1,)) == [order]
+
+
+@pytest.mark.parametrize("break_it", ["too many are kept", "number", "clock", "it ends without its parts"])
+def test_validate_finds_checkpoints_that_cannot_be(break_it: str) -> None:
+    master = with_checkpoints("10")
+    train_until_ordered(master)
+    driver = driver_of(master)
+    assert driver.pending is not None
+    driver.validate()
+    match break_it:
+        case "too many are kept":
+            driver.complete = [RestorePoint(str(number), number) for number in range(driver.keep + 1)]
+        case "number":
+            driver.pending.checkpoint_id = 99
+        case "clock":
+            driver.pending.clock = driver.timetable.iterations
+        case "it ends without its parts":
+            driver.pending.finishing_s = 1.0
+    with pytest.raises(AssertionError):
+        driver.validate()

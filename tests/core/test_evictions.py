@@ -10,12 +10,11 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
-from eps.core.evictions import Outcome, counts
-from eps.core.plan_driver import GROWTH_PATIENCE_S
+from eps.core.evictions import EvictionOutcome, counts
+from eps.core.plans import GROWTH_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase, Plan
 from eps.core.recovery import MOST_INCIDENTS
-from eps.core.settings import CoreSettings
-from eps.core.types import MemberId, Role
+from eps.core.types import CoreSettings, MemberId, Role
 from eps.master.state_log import StateLog
 from tests.core.scripted import (
     ADD_SERVER,
@@ -61,7 +60,7 @@ def carry_on(master: ScriptedMaster) -> Plan:
     return plan
 
 
-def outcomes(master: ScriptedMaster) -> dict[MemberId, Outcome]:
+def outcomes(master: ScriptedMaster) -> dict[MemberId, EvictionOutcome]:
     return {eviction.name: eviction.outcome for eviction in master.state.evictions.all}
 
 
@@ -85,7 +84,7 @@ def test_member_on_a_warned_container_leaves_by_name_and_is_replaced_afterwards(
     assert plan.phase is Phase.RELEASED and not master.state.recovery.losses
     assert [p.change for p in replacements(master)] == [ADD_WORKER]
     assert master.state.size.wanted == {Role.WORKER: 3, Role.SERVER: 2}
-    assert outcomes(master) == {"worker-1": Outcome.DRAINED}
+    assert outcomes(master) == {"worker-1": EvictionOutcome.DRAINED}
 
 
 def test_workers_and_servers_that_are_warned_together_leave_by_one_plan() -> None:
@@ -191,7 +190,7 @@ def test_removal_on_request_that_takes_the_warned_ones_along_is_left_alone() -> 
     carry_on(master)
 
     assert plan.phase is Phase.RELEASED and not drains(master)
-    assert [(v.outcome, v.plan_id) for v in master.state.evictions.all] == [(Outcome.DRAINED, plan.plan_id)]
+    assert [(v.outcome, v.plan_id) for v in master.state.evictions.all] == [(EvictionOutcome.DRAINED, plan.plan_id)]
 
 
 def test_addition_whose_newcomer_is_warned_is_aborted() -> None:
@@ -203,7 +202,7 @@ def test_addition_whose_newcomer_is_warned_is_aborted() -> None:
 
     assert plan.reason == "the container of worker-4 is to be taken away"
     assert e.ReleaseContainer(container) in master.last and not drains(master)
-    assert outcomes(master) == {"worker-4": Outcome.WITHDRAWN}
+    assert outcomes(master) == {"worker-4": EvictionOutcome.WITHDRAWN}
 
 
 def test_followers_that_made_way_are_asked_for_again_without_the_delay_of_what_failed() -> None:
@@ -235,7 +234,7 @@ def test_nobody_leaves_who_is_the_last_of_a_role_before_somebody_is_there_instea
 
     assert waiting == (Phase.PROPOSED, [f"{newcomer} to register"])
     assert master.membership.of_role(role) == (newcomer,) and plan.removed == names
-    assert len(drains(master)) == 1 and set(outcomes(master).values()) == {Outcome.DRAINED}
+    assert len(drains(master)) == 1 and set(outcomes(master).values()) == {EvictionOutcome.DRAINED}
 
 
 def test_who_needs_nobody_in_his_place_does_not_wait_for_who_does() -> None:
@@ -333,7 +332,7 @@ def test_member_that_is_taken_away_before_it_could_leave_is_recovered_from_and_r
     carry_on(master)
 
     assert plan.phase is Phase.ABORTED and again.removed == ("worker-1",)
-    assert outcomes(master) == {"server-1": Outcome.LOST, "worker-1": Outcome.LATE}
+    assert outcomes(master) == {"server-1": EvictionOutcome.LOST, "worker-1": EvictionOutcome.LATE}
     assert master.state.size.wanted == {Role.WORKER: 3, Role.SERVER: 2} and not master.membership.goes_back
     assert counts(master.state.evictions.all) == {
         "asked": 2, "warned": 0, "drained": 0, "late": 1, "lost": 1, "withdrawn": 0
@@ -388,7 +387,8 @@ def test_warning_for_what_leaves_or_has_left_is_harmless() -> None:
     master.step(e.ContainersWarned((e.ContainerWarning("nobody", 1.0),)))
 
     assert plan.phase is Phase.RELEASED and not drains(master)
-    assert [(v.name, v.outcome, v.plan_id) for v in master.state.evictions.all] == [("worker-3", Outcome.DRAINED, 1)]
+    (eviction,) = master.state.evictions.all
+    assert (eviction.name, eviction.outcome, eviction.plan_id) == ("worker-3", EvictionOutcome.DRAINED, 1)
 
 
 def test_request_that_was_never_launched_is_withdrawn_and_made_again() -> None:
@@ -402,7 +402,7 @@ def test_request_that_was_never_launched_is_withdrawn_and_made_again() -> None:
 
     assert after != before and e.ReleaseContainer(before) in master.all
     assert master.commands(e.RequestContainer)[-1] == e.RequestContainer(after, frozenset({Role.WORKER}))
-    assert outcomes(master) == {"worker-1": Outcome.WITHDRAWN}
+    assert outcomes(master) == {"worker-1": EvictionOutcome.WITHDRAWN}
     assert master.membership.workers == ("worker-1", "worker-2", "worker-3") and not master.state.recovery.losses
 
 
@@ -446,7 +446,7 @@ def test_nothing_is_drained_once_the_last_iteration_is_granted() -> None:
     trained(master, 4)
 
     assert not drains(master) and master.state.state is JobState.EXPORTING
-    assert outcomes(master) == {"worker-1": Outcome.WARNED}
+    assert outcomes(master) == {"worker-1": EvictionOutcome.WARNED}
 
 
 # ---- a drain that fails
@@ -466,7 +466,7 @@ def test_drain_that_fails_is_tried_again_after_longer_and_longer() -> None:
 
     assert DRAIN_AGAIN_S <= first < second
     carry_on(master)
-    assert outcomes(master) == {"server-1": Outcome.DRAINED}
+    assert outcomes(master) == {"server-1": EvictionOutcome.DRAINED}
 
 
 def test_next_change_goes_on_while_a_drain_waits_to_be_tried_again() -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from eps.core.history import ClockHistory, ClockRecord
+from eps.core.progress import ClockHistory, ClockRecord
 from eps.errors import StorageError
 
 RECORDS = [

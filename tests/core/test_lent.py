@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from eps.core import events as e
-from eps.core.flight import REGAIN_PATIENCE_S
+from eps.core.plans import REGAIN_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
 from eps.core.size import Borrower
 from eps.core.types import Role

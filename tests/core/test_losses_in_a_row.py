@@ -11,14 +11,11 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.checkpoints import Schedule
 from eps.core.events import JobState
-from eps.core.history import ClockHistory, ClockRecord
-from eps.core.membership import Membership
-from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, LossOutcome
+from eps.core.membership import Membership, PartitionTable, SplitTable
+from eps.core.progress import ClockHistory, ClockRecord
+from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, LossOutcome, RestorePoint
 from eps.core.server_state import ServerState
-from eps.core.settings import UNBOUNDED, CoreSettings
-from eps.core.tables import PartitionTable, SplitTable
-from eps.core.take_over import Start
-from eps.core.types import Address, Role
+from eps.core.types import UNBOUNDED, Address, CoreSettings, Role
 from tests.core.scripted import ScriptedMaster, running
 
 S1, S2, W1, W2 = "server-1", "server-2", "worker-1", "worker-2"
@@ -95,7 +92,7 @@ def test_what_a_server_forgot_when_it_gave_a_partition_up_it_does_not_claim_to_h
 def going_back() -> ScriptedMaster:
     """Return a job without followers that has a checkpoint of clock 40 and was at clock 50."""
     master = ScriptedMaster(CoreSettings(2, 2, 100), 1, 1)
-    master.state.checkpoints.complete = [Start("0001-00000040", 40)]
+    master.state.checkpoints.complete = [RestorePoint("0001-00000040", 40)]
     master.start()
     for clock in range(-1, 50):
         master.clock(clock)
@@ -146,7 +143,7 @@ def test_a_job_that_goes_back_and_completes_no_clock_is_ended() -> None:
 
 def test_a_checkpoint_knows_the_size_that_was_asked_for_while_a_lost_member_is_not_replaced() -> None:
     master = ScriptedMaster(CoreSettings(4, 2, 400), 4, 1)
-    master.state.checkpoints.schedule = Schedule(clocks=20)
+    master.state.checkpoints.timetable.schedule = Schedule(clocks=20)
     master.start()
     for clock in range(-1, 5):
         master.clock(clock)
@@ -185,7 +182,7 @@ def test_a_checkpoint_knows_the_size_that_was_asked_for_while_a_lost_member_is_n
 
 def test_a_resumed_job_goes_back_only_where_the_checkpoint_that_cannot_be_read_is_one_it_counts_on() -> None:
     master = ScriptedMaster(CoreSettings(2, 2, 30, resumed_clock=5), 1, 1)
-    master.state.checkpoints.complete = [Start("0002-00000020", 20)]
+    master.state.checkpoints.complete = [RestorePoint("0002-00000020", 20)]
     master.state.progress.restore(ClockHistory(ClockRecord(clock, 2, 1.0, (), 0.0) for clock in range(5)))
     master.start()
     for clock in range(5, 25):
@@ -198,7 +195,7 @@ def test_a_resumed_job_goes_back_only_where_the_checkpoint_that_cannot_be_read_i
 
 def test_a_job_that_goes_back_because_a_checkpoint_cannot_be_read_says_so_though_nobody_was_lost() -> None:
     master = ScriptedMaster(CoreSettings(2, 2, 30, resumed_clock=20), 1, 1)
-    master.state.checkpoints.complete = [Start("0001-00000010", 10), Start("0001-00000020", 20)]
+    master.state.checkpoints.complete = [RestorePoint("0001-00000010", 10), RestorePoint("0001-00000020", 20)]
     master.state.progress.restore(ClockHistory(ClockRecord(clock, 2, 1.0, (), 0.0) for clock in range(20)))
     master.start()
     master.report(m.CheckpointUnusable(S1, "0001-00000020", "it is damaged"))
@@ -210,7 +207,7 @@ def test_a_job_that_goes_back_because_a_checkpoint_cannot_be_read_says_so_though
 
 def test_where_a_job_goes_back_further_is_what_came_of_the_loss() -> None:
     master = running()
-    master.state.checkpoints.complete = [Start("0001-00000010", 10), Start("0001-00000020", 20)]
+    master.state.checkpoints.complete = [RestorePoint("0001-00000010", 10), RestorePoint("0001-00000020", 20)]
     for clock in range(25):
         master.clock(clock)
     master.lose("worker-1", S2)
@@ -246,7 +243,7 @@ def begun_at_a_checkpoint(*, resumed: bool) -> ScriptedMaster:
     """Return a job under ASP that begins again at clock 40; its checkpoint has split 0 two clocks further."""
     settings = CoreSettings(2, 2, 100, staleness=UNBOUNDED, reproducible=False, resumed_clock=40 if resumed else None)
     master = ScriptedMaster(settings, 2, 2)
-    master.state.checkpoints.complete = [Start("0001-00000040", 40)]
+    master.state.checkpoints.complete = [RestorePoint("0001-00000040", 40)]
     if resumed:
         master.state.progress.restore(ClockHistory(ClockRecord(clock, 2, 1.0, (), 0.0) for clock in range(40)))
     master.start()

@@ -9,7 +9,7 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
-from eps.core.plan_driver import REGISTRATION_PATIENCE_S, STANDING
+from eps.core.plans import REGISTRATION_PATIENCE_S, STANDING
 from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
 from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, LossOutcome
 from eps.core.types import Role
@@ -224,16 +224,16 @@ def test_role_of_which_nobody_is_left_gets_a_newcomer_and_the_job_goes_on_with_i
     assert recovery is not None
     (newcomer,) = recovery.newcomers
     asked = master.commands(e.RequestContainer)[-1]
-    at_once = master.state.recovery_waits_for(master.now_s)
-    later = master.state.recovery_waits_for(master.now_s + 12)
+    at_once = master.state.waits_for(master.now_s)
+    later = master.state.waits_for(master.now_s + 12)
     outcomes = {loss.outcome for loss in master.state.recovery.losses}
     master.launch(newcomer)
-    launched = master.state.recovery_waits_for(master.now_s + 5)
+    launched = master.state.waits_for(master.now_s + 5)
     master.register(newcomer)
 
     assert (at_once, later) == ("", f"waits for 1 container, asked for 12 s ago: {newcomer}")
     assert launched == f"waits for {newcomer} to register"
-    assert master.state.recovery_waits_for(master.now_s + 12) == ""
+    assert master.state.waits_for(master.now_s + 12) == ""
     assert outcomes == {LossOutcome.OPEN}, "nobody took over before there is somebody"
     came_of = LossOutcome.ROLLED_BACK if role is Role.SERVER else LossOutcome.TAKEN_OVER
     assert {(loss.outcome, loss.back_to is None) for loss in master.state.recovery.losses} == {

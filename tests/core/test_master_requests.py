@@ -6,9 +6,8 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.plan_driver import GROWTH_PATIENCE_S, REGISTRATION_PATIENCE_S
-from eps.core.reconfig import ENDED, Change, Operation, Phase, Plan, Purpose
-from eps.core.settings import Trigger
+from eps.core.plans import GROWTH_PATIENCE_S, REGISTRATION_PATIENCE_S
+from eps.core.reconfig import ENDED, Change, Operation, Phase, Plan, Purpose, Trigger
 from eps.core.size import Borrower
 from eps.core.types import Role
 from eps.errors import PlanError, UnknownMemberError

@@ -10,13 +10,12 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
-from eps.core.flight import REGAIN_PATIENCE_S
-from eps.core.job import START_PATIENCE_S, Job
+from eps.core.job import Job
+from eps.core.plans import REGAIN_PATIENCE_S
 from eps.core.reconfig import Operation
 from eps.core.recovery import INCIDENT_S
-from eps.core.settings import CoreSettings
-from eps.core.size import GANG_LONGEST_S, GANG_SPREAD, START_TIMEOUT_S, Borrower, least_of
-from eps.core.types import Address, Role
+from eps.core.size import GANG_LONGEST_S, GANG_SPREAD, START_PATIENCE_S, START_TIMEOUT_S, Borrower, least_of
+from eps.core.types import Address, CoreSettings, Role
 from eps.job.display import status_text
 from eps.master import records
 from eps.master.state_log import StateLog
@@ -38,16 +37,16 @@ def begun(*granted: str) -> ScriptedMaster:
 
 def test_job_that_starts_says_which_containers_it_waits_for_and_since_when() -> None:
     master = begun("worker-1", "worker-2", "server-1")
-    at_once = master.state.start_waits_for(0.5)
-    later = master.state.start_waits_for(65.0)
+    at_once = master.state.waits_for(0.5)
+    later = master.state.waits_for(65.0)
     master.step(e.ContainerGranted(master.container_of("worker-3")))
 
     assert at_once == ""
     assert later == "waits for 2 containers, asked for 65 s ago: worker-3, server-2"
-    assert master.state.start_waits_for(90.0) == "waits for 1 container, asked for 90 s ago: server-2"
+    assert master.state.waits_for(90.0) == "waits for 1 container, asked for 90 s ago: server-2"
     for name in ("worker-1", "worker-2", "worker-3", "server-1", "server-2"):
         master.register(name)
-    assert master.state.start_waits_for(90.0) == ""
+    assert master.state.waits_for(90.0) == ""
 
 
 def test_container_that_was_granted_late_has_all_of_its_time_to_register() -> None:
@@ -231,7 +230,7 @@ def test_job_that_cannot_begin_with_what_it_has_leaves_it_to_others_and_then_ask
     granted: tuple[str, ...],
 ) -> None:
     master = waiting_gang(*granted)
-    given_back, words = master.commands(e.ReleaseContainer), master.state.start_waits_for(master.now_s)
+    given_back, words = master.commands(e.ReleaseContainer), master.state.waits_for(master.now_s)
     before = set(master.commands(e.RequestContainer))
     master.tick(after_s=START_TIMEOUT_S * min(GANG_SPREAD) - 1)
     meanwhile = set(master.commands(e.RequestContainer)) - before

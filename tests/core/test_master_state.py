@@ -6,13 +6,12 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
+from eps.core.checkpoints import EXPORT_AGAIN_S, MOST_EXPORTS
 from eps.core.events import JobState
-from eps.core.export import EXPORT_AGAIN_S, MOST_EXPORTS
 from eps.core.job import Job
 from eps.core.reconfig import Change, Operation, Phase
 from eps.core.recovery import INCIDENT_S
-from eps.core.settings import CoreSettings
-from eps.core.types import Role
+from eps.core.types import CoreSettings, Role
 from eps.errors import JobFinishedError, PlanError
 from tests.core.scripted import (
     ADD_SERVER,
@@ -482,7 +481,7 @@ def test_loss_that_is_not_finite_fails_the_job(loss: float) -> None:
 
 def test_divergence_may_be_allowed() -> None:
     master = running()
-    master.state._stop_on_divergence = False
+    master.state.progress.stop_on_divergence = False
 
     master.clock(0, loss_sum=float("nan"))
 

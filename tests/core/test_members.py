@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.members import MemberPhase, Members
-from eps.core.settings import CoreSettings
-from eps.core.types import Address, Role, Tier
+from eps.core.types import Address, CoreSettings, Role, Tier
 
 SETTINGS = CoreSettings(6, 4, 100, followers=1)
 
@@ -65,11 +66,10 @@ def test_names_and_containers_are_never_used_again() -> None:
     members = Members()
     for _ in range(3):
         name, _ = members.request(Role.WORKER, 0.0)
-        members.dismiss(name, "not needed")
-    members.request(Role.WORKER, 0.0, "worker-9")
+        members.dismiss([name], "not needed")
     last, commands = members.request(Role.WORKER, 0.0)
 
-    assert last == "worker-10" and commands == [e.RequestContainer("container-0005", frozenset({Role.WORKER}))]
+    assert last == "worker-4" and commands == [e.RequestContainer("container-0004", frozenset({Role.WORKER}))]
 
 
 def test_another_container_for_the_same_member() -> None:
@@ -81,6 +81,22 @@ def test_another_container_for_the_same_member() -> None:
 
     assert members.by_name["worker-1"].container == "container-0002" and members.ended("container-0001") is None
     members.validate()
+
+
+def test_members_are_in_the_order_in_which_they_were_first_asked_for_whatever_their_names() -> None:
+    members = Members()
+    for role, number in ((Role.WORKER, 11), (Role.SERVER, 1)):
+        for _ in range(number):
+            members.request(role, 0.0)
+    lost = members.ended("container-0002")
+    assert lost is not None
+    members.request_another(lost, 1.0)
+    for container_id in list(members.by_container):
+        registered(members, container_id)
+    first = members.first_membership(CoreSettings(11, 1, 100))
+    assert first is not None
+
+    assert first.workers == tuple(f"worker-{number}" for number in range(1, 12))
 
 
 def test_the_first_membership_waits_for_all_and_spreads_what_there_is() -> None:
@@ -108,12 +124,12 @@ def test_a_member_that_is_dismissed_is_told_to_end_if_it_can_be_told() -> None:
     members = begun()
     members.request(Role.WORKER, 5.0)
 
-    assert members.dismiss("worker-4", "why") == [e.ReleaseContainer("container-0006")]
-    assert members.dismiss("worker-1", "why") == [
+    assert members.dismiss(["worker-4"], "why") == [e.ReleaseContainer("container-0006")]
+    assert members.dismiss(["worker-1"], "why") == [
         e.Send("worker-1", m.Shutdown("why")),
         e.ReleaseContainer("container-0001"),
     ]
-    assert members.dismiss("worker-1", "why") == []
+    assert members.dismiss(["worker-1"], "why") == []
 
 
 def test_ways_to_members_that_are_here() -> None:
@@ -126,7 +142,7 @@ def test_ways_to_members_that_are_here() -> None:
     assert members.by_name["worker-1"].ways == {"server-2": "tcp"}
 
 
-@pytest.mark.parametrize("break_it", ["container", "phase", "held", "membership"])
+@pytest.mark.parametrize("break_it", ["container", "phase", "held", "membership", "order"])
 def test_validate_finds_what_cannot_be(break_it: str) -> None:
     members = begun()
     match break_it:
@@ -138,5 +154,9 @@ def test_validate_finds_what_cannot_be(break_it: str) -> None:
             members.held[Role.WORKER] = 2
         case "membership":
             members.memberships.append(members.memberships[0])
+        case "order":
+            first = members.memberships[0]
+            swapped = replace(first, version=2, workers=("worker-2", "worker-1", "worker-3"))
+            members.adopt(swapped, waits=True)
     with pytest.raises(AssertionError):
         members.validate()

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.checkpoints import Checkpoints, Schedule
-from eps.core.checkpoints import Standing as CheckpointStanding
-from eps.core.evictions import Evictions, Outcome
-from eps.core.flight import REGAIN_PATIENCE_S, Standing
-from eps.core.members import MemberPhase
-from eps.core.membership import Membership
-from eps.core.plans import CANCELLED, RETRIES, Plans
-from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
-from eps.core.recovery import Recovery
-from eps.core.settings import CoreSettings, Trigger
-from eps.core.tables import PartitionTable, SplitTable
-from eps.core.types import Address, Role
+from eps.core.checkpoints import HURRY_AGAIN_S, CheckpointContext, Checkpoints, Schedule, Timetable
+from eps.core.evictions import EvictionOutcome, Evictions
+from eps.core.members import Member, MemberPhase
+from eps.core.membership import Membership, PartitionTable, SplitTable
+from eps.core.plans import CANCELLED, REGAIN_PATIENCE_S, RETRIES, PlanContext, Plans
+from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose, Trigger
+from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, Loss, LossOutcome, Recovery
+from eps.core.types import Address, CoreSettings, Role
 from eps.errors import EpsError, PlanError
 
 SETTINGS = CoreSettings(6, 4, 100, reproducible=False)
@@ -34,11 +31,24 @@ JOB = Membership(
     SplitTable.of(("worker-1", "worker-1", "worker-2", "worker-2", "worker-3", "worker-3")),
     {name: Address(name, 1) for name in (*WORKERS, *SERVERS)},
 )
-NOW = Standing(JOB, {Role.WORKER: 4, Role.SERVER: 3}, completed=5, horizon=7, exports=False, now_s=10.0)
+
+
+def member(name: str, phase: MemberPhase = MemberPhase.LAUNCHED) -> Member:
+    role, _, rank = name.partition("-")
+    address = Address(name, 1) if phase is MemberPhase.REGISTERED else None
+    return Member(name, f"c-{name}", frozenset({Role(role)}), int(rank), phase=phase, address=address)
+
+
+def lose(recovery: Recovery, name: str, now_s: float, *, own: bool = True, silent: bool = False) -> None:
+    recovery.lost(member(name), Loss(name, "crashed", 3, now_s), own=own, silent=silent, starts=False)
+    recovery.validate()
+
+
+NOW = PlanContext(JOB, {Role.WORKER: 4, Role.SERVER: 3}, completed=5, horizon=7, exports=False, now_s=10.0)
 ADD, REMOVE = Change(Operation.ADD_WORKERS, 2), Change(Operation.REMOVE_WORKERS, 1)
 
 
-def ask(plans: Plans, change: Change, request_id: str = "r", job: Standing = NOW) -> e.Answer:
+def ask(plans: Plans, change: Change, request_id: str = "r", job: PlanContext = NOW) -> e.Answer:
     answer = plans.request(e.ChangeRequested(request_id, change), job)[-1]
     plans.validate()
     assert isinstance(answer, e.Answer)
@@ -68,7 +78,7 @@ def test_a_request_that_is_repeated_gets_the_answer_that_it_had() -> None:
     "job",
     [replace(NOW, membership=None), replace(NOW, exports=True), replace(NOW, horizon=99), replace(NOW, completed=100)],
 )
-def test_a_change_that_comes_too_early_or_too_late_is_refused(job: Standing) -> None:
+def test_a_change_that_comes_too_early_or_too_late_is_refused(job: PlanContext) -> None:
     plans = Plans(SETTINGS)
     assert isinstance(ask(plans, ADD, job=job).error, EpsError) and not plans.all
 
@@ -121,19 +131,19 @@ def test_newcomers_are_followed_until_they_register() -> None:
     driver = plans.driver
     assert driver is not None and plan.added == ("worker-4", "worker-5")
     for name in plan.added:
-        assert plans.flight.is_newcomer(name) and plans.flight.follow(name, MemberPhase.LAUNCHED, None, 11.0)
+        assert plans.flight.adding(name) is plan and plans.flight.follow(member(name), 11.0)
     assert plan.barriers_s["B1"] == 11.0 and plans.step(7, 12.0) is None
     for name in plan.added:
-        plans.flight.follow(name, MemberPhase.REGISTERED, Address(name, 1), 12.0)
+        plans.flight.follow(member(name, MemberPhase.REGISTERED), 12.0)
     assert plans.step(7, 12.0) is not None and plan.phase is Phase.PREPARED
-    assert not plans.flight.follow("worker-1", MemberPhase.GRANTED, None, 12.0)
+    assert not plans.flight.follow(member("worker-1"), 12.0) and not plans.flight.follow(None, 12.0)
 
 
 @pytest.mark.parametrize("granted", [0, 1])
 def test_a_request_of_lent_members_goes_on_with_what_was_granted_in_time(granted: int) -> None:
     plans, plan = proposed(ADD, Purpose.REGAIN)
     for name in plan.added[:granted]:
-        plans.flight.follow(name, MemberPhase.GRANTED, None, 10.0)
+        plans.flight.follow(member(name, MemberPhase.GRANTED), 10.0)
     late = replace(NOW, now_s=10.0 + REGAIN_PATIENCE_S)
     reason, without = plans.late(late)
 
@@ -179,15 +189,20 @@ def test_an_eviction_is_open_until_it_has_an_outcome() -> None:
         evictions.warn(name, frozenset({Role.WORKER}), e.ContainerWarning(f"c-{name}", in_s), 10.0)
         evictions.validate()
     going = evictions.next_to_drain(JOB), evictions.servers_warned_s(JOB)
-    eviction, _ = evictions.end("c-worker-1", Outcome.DRAINED, 16.0)
+    evictions.end("c-worker-1", EvictionOutcome.DRAINED, 16.0, took_part=True)
     evictions.validate()
 
     assert going == (("worker-1",), 10.0) and evictions.next_to_drain(JOB) == SERVERS
-    assert eviction is not None and eviction.outcome is Outcome.LATE and evictions.of("worker-1") is None
-    assert evictions.withdrawn(["c-server-1"]) == ["c-server-2"] and evictions.end("c-9", Outcome.LOST, 16.0) == (
-        None,
-        [],
-    )
+    assert evictions.of("worker-1") is None and evictions.end("c-9", EvictionOutcome.LOST, 16.0, took_part=True) == []
+    evictions.end("c-server-1", EvictionOutcome.LOST, 16.0, took_part=True)
+    over, commands = evictions.settle(["c-worker-3"], 16.0)
+    assert [(each.name, each.outcome, each.lost) for each in over] == [
+        ("worker-1", EvictionOutcome.LATE, False),
+        ("server-1", EvictionOutcome.LOST, True),
+        ("server-2", EvictionOutcome.WITHDRAWN, False),
+    ]
+    assert [c.record["member"] for c in commands if isinstance(c, e.Journal)] == ["server-2"]
+    assert evictions.settle([], 17.0) == ([], [])
 
 
 # ---- recovery
@@ -195,10 +210,12 @@ def test_an_eviction_is_open_until_it_has_an_outcome() -> None:
 
 def test_a_recovery_asks_the_rest_and_ends_with_a_membership() -> None:
     recovery = Recovery(0)
-    recovery.lost("worker-1", "crashed", 3, 10.0)
-    recovery.begin(JOB, False, {"worker-1": "crashed"})
-    recovery.lost("worker-2", "crashed", 3, 11.0)
-    recovery.begin(JOB, False, {"worker-2": "crashed"})
+    lose(recovery, "worker-1", 10.0)
+    assert recovery.must_ask == "worker-1 ended unexpectedly: crashed"
+    asked = [name for name, _ in recovery.begin(JOB, False)]
+    assert asked == ["worker-2", "worker-3", *SERVERS] and not recovery.must_ask
+    lose(recovery, "worker-2", 11.0)
+    recovery.begin(JOB, False)
     recovery.add("worker-4", Role.WORKER)
     recovery.validate()
     assert [name for name, _ in recovery.orders(JOB)] == ["worker-3", *SERVERS]
@@ -222,8 +239,8 @@ def test_a_recovery_asks_the_rest_and_ends_with_a_membership() -> None:
 
 
 def test_a_checkpoint_is_ordered_beyond_the_horizon_and_finished_when_all_is_written() -> None:
-    checkpoints = Checkpoints(Schedule(clocks=10), 4, 100)
-    job = CheckpointStanding(JOB, horizon=7, lookahead=2, completed=5, servers_warned_s=None, size={r: 2 for r in Role})
+    checkpoints = Checkpoints(Timetable(Schedule(clocks=10), 100), 4)
+    job = CheckpointContext(JOB, horizon=7, lookahead=2, completed=5, servers_warned_s=None, size={r: 2 for r in Role})
     orders = [c for c in checkpoints.advance(job, 1.0) if isinstance(c, e.Send)]
     checkpoints.validate()
     assert [order.to for order in orders] == list(SERVERS) and checkpoints.pending is not None
@@ -239,4 +256,124 @@ def test_a_checkpoint_is_ordered_beyond_the_horizon_and_finished_when_all_is_wri
     checkpoints.validate()
 
     assert early == [] and isinstance(finish, e.FinishCheckpoint) and (finish.workers, finish.servers) == (2, 2)
-    assert checkpoints.start_again(0).clock == 10 and checkpoints.counts["complete"] == 1
+    assert checkpoints.restore_point(0).clock == 10 and checkpoints.counts["complete"] == 1
+
+
+NOTHING_WARNED = CheckpointContext(JOB, 7, 2, 5, None, {role: 2 for role in Role})
+
+
+@pytest.mark.parametrize(
+    ("schedule", "due"),
+    [
+        (Schedule(), [None] * 4),
+        # The first multiple of ten beyond horizon and lookahead, as soon as it is near.
+        (Schedule(clocks=10), [10, None, 20, None]),
+        # The clock next beyond them, every three seconds.
+        (Schedule(seconds=3.0), [None, None, 18, None]),
+    ],
+)
+def test_a_checkpoint_is_due_by_clocks_or_by_seconds(schedule: Schedule, due: list[int | None]) -> None:
+    timetable = Timetable(schedule, 100)
+    moments = [(7, 1.0), (9, 2.0), (16, 4.0), (17, 4.5)]
+    found = [timetable.due(replace(NOTHING_WARNED, horizon=at), now_s, writes=False) for at, now_s in moments]
+
+    assert found == due
+
+
+def test_a_checkpoint_is_due_at_once_when_every_server_goes_until_one_is_complete() -> None:
+    timetable, warned = Timetable(Schedule(clocks=50), 100), replace(NOTHING_WARNED, servers_warned_s=10.0)
+    at = [(10.0, False), (10.1, False), (10.0 + HURRY_AGAIN_S, False), (12.0, True)]
+    hurried = [timetable.due(warned, now_s, writes=writes) for now_s, writes in at]
+    timetable.completed(11.0)
+
+    assert hurried == [9, None, 10, None] and timetable.due(warned, 20.0, writes=False) is None
+    timetable.completed(-math.inf)
+    assert timetable.due(warned, 20.0, writes=False) == 11, "the latest cannot be read"
+
+
+# ---- what cannot be
+
+
+@pytest.mark.parametrize("break_it", ["queue", "two at a time", "ended", "turn", "abort of a later turn"])
+def test_validate_finds_plans_that_cannot_be(break_it: str) -> None:
+    plans, plan = proposed(ADD)
+    waiting, _ = plans.ask(REMOVE, Purpose.ASKED, NOW)
+    plans.validate()
+    match break_it:
+        case "queue":
+            plans.queue.clear()
+        case "two at a time":
+            plans.queue.remove(waiting)
+            waiting.enter(Phase.PROPOSED, 11.0)
+        case "ended":
+            plan.enter(Phase.ABORTED, 11.0)
+        case "turn":
+            plan.turn += 1
+        case "abort of a later turn":
+            plans.flight._aborted = plan.turn + 1
+    with pytest.raises(AssertionError):
+        plans.validate()
+
+
+@pytest.mark.parametrize("break_it", ["over and open", "forgotten", "container"])
+def test_validate_finds_evictions_that_cannot_be(break_it: str) -> None:
+    evictions = Evictions()
+    evictions.warn("worker-1", frozenset({Role.WORKER}), e.ContainerWarning("c-1", 5.0), 10.0)
+    match break_it:
+        case "over and open":
+            evictions.all[0].end(EvictionOutcome.LOST, 11.0)
+        case "forgotten":
+            evictions._open.clear()
+        case "container":
+            evictions.all[0].container_id = "c-2"
+    with pytest.raises(AssertionError):
+        evictions.validate()
+
+
+@pytest.mark.parametrize("break_it", ["number", "no role", "a lost one answered", "nothing to ask about"])
+def test_validate_finds_recoveries_that_cannot_be(break_it: str) -> None:
+    recovery = Recovery(0)
+    lose(recovery, "worker-1", 10.0)
+    recovery.begin(JOB, False)
+    recovery.add("worker-4", Role.WORKER)
+    recovery.validate()
+    assert recovery.inquiry is not None
+    match break_it:
+        case "number":
+            recovery.inquiry.number += 1
+        case "no role":
+            recovery.inquiry.roles.clear()
+        case "a lost one answered":
+            recovery.inquiry.inventories["worker-1"] = m.Inventory("worker-1", 1)
+        case "nothing to ask about":
+            recovery.must_ask = "why"
+    with pytest.raises(AssertionError):
+        recovery.validate()
+
+
+# ---- losses
+
+
+def test_a_silent_member_counts_against_the_job_when_its_container_ended_by_itself() -> None:
+    fatal = []
+    for taken in (False, True):
+        recovery = Recovery(0)
+        for number in range(MOST_INCIDENTS):
+            lose(recovery, "worker-1", INCIDENT_S * number, silent=True)
+            assert not recovery.fatal
+            recovery.container_ended("c-worker-1", 0, INCIDENT_S * number, taken=taken, starts=False)
+            recovery.begin(JOB, False)
+        fatal.append(bool(recovery.fatal))
+
+    assert fatal == [True, False]
+
+
+def test_a_loss_that_ends_the_job_is_not_recovered_from() -> None:
+    recovery = Recovery(0)
+    for number in range(MOST_INCIDENTS - 1):
+        lose(recovery, "worker-1", INCIDENT_S * number)
+        recovery.begin(JOB, False)
+    lose(recovery, "worker-2", INCIDENT_S * MOST_INCIDENTS)
+
+    assert recovery.fatal.startswith("worker-2 ended unexpectedly: crashed; ") and not recovery.must_ask
+    assert recovery.losses[-1].outcome is LossOutcome.OPEN

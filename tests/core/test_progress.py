@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from eps.core.messages import SplitResult
-from eps.core.progress import MIN_LOOKAHEAD_CLOCKS, Progress, pause_and_slowdown
-from eps.core.settings import UNBOUNDED, CoreSettings
+from eps.core.progress import MIN_LOOKAHEAD_CLOCKS, ClockRecord, Progress, pause_and_slowdown
+from eps.core.types import UNBOUNDED, CoreSettings
 
 
 def settings(splits: int = 3, iterations: int = 10, staleness: int = 0, *, reproducible: bool = False) -> CoreSettings:
@@ -218,3 +218,23 @@ def test_a_clock_is_complete_when_its_last_result_was_computed_not_when_the_repo
     progress.add(1, results(0, 1), 4.5)
     (second,) = progress.add(1, results(2), 4.7)
     assert (first.completed_s, second.completed_s) == (5.0, 5.0)
+
+
+@pytest.mark.parametrize("break_it", ["history", "old result", "horizon", "fastest"])
+def test_validate_finds_clocks_that_cannot_be(break_it: str) -> None:
+    progress = Progress(settings())
+    progress.add(0, results(0, 1, 2), 1.0)
+    progress.add(1, results(0), 2.0)
+    progress.validate()
+    match break_it:
+        case "history":
+            progress.history.truncate(0)
+        case "old result":
+            progress.completed = 2
+            progress.history.append(ClockRecord(1, 1, 1.0, (), 2.0))
+        case "horizon":
+            progress.horizon = 11
+        case "fastest":
+            progress.fastest = -1
+    with pytest.raises(AssertionError):
+        progress.validate()

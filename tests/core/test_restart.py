@@ -8,7 +8,7 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
 from eps.core.job import ENDED_AWAY
-from eps.core.masters import MISSING
+from eps.core.members import MISSING
 from eps.core.reconfig import Change, Operation
 from eps.core.types import Role
 from tests.core.scripted import ScriptedMaster, running

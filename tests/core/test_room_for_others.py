@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from eps.core import events as e
-from eps.core.evictions import Outcome
-from eps.core.flight import REGAIN_PATIENCE_S
+from eps.core.evictions import EvictionOutcome
+from eps.core.plans import REGAIN_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
 from eps.core.size import Borrower
 from eps.core.types import MemberId, Role
@@ -54,7 +54,7 @@ def test_what_others_are_to_get_is_not_asked_for_again() -> None:
     for _ in range(100):
         master.tick(REPLACE_S)
 
-    assert outcomes(master) == dict.fromkeys(("worker-1", "worker-2", "server-1"), Outcome.DRAINED)
+    assert outcomes(master) == dict.fromkeys(("worker-1", "worker-2", "server-1"), EvictionOutcome.DRAINED)
     assert not replacements(master) and master.state.plans.driver is None
     assert master.state.size.lent[Borrower.OTHERS] == {Role.WORKER: 2, Role.SERVER: 1}
     assert master.state.size.wanted == {Role.WORKER: 3, Role.SERVER: 2}, "its users asked for that"
@@ -159,7 +159,7 @@ def test_who_was_taken_before_he_could_leave_is_not_replaced_either() -> None:
     master.recover()
     master.tick(REPLACE_S)
 
-    assert outcomes(master) == {"worker-1": Outcome.LOST} and not replacements(master)
+    assert outcomes(master) == {"worker-1": EvictionOutcome.LOST} and not replacements(master)
     see(master, PLENTY)
     assert [p.change for p in returns(master)] == [ADD_WORKER]
 

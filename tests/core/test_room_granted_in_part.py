@@ -8,12 +8,10 @@ import pytest
 
 from eps.core import events as e
 from eps.core.events import Command
-from eps.core.flight import REGAIN_PATIENCE_S
-from eps.core.plan_driver import GROWTH_PATIENCE_S
+from eps.core.plans import GROWTH_PATIENCE_S, REGAIN_PATIENCE_S
 from eps.core.reconfig import Phase, Plan
-from eps.core.settings import CoreSettings
 from eps.core.size import Borrower
-from eps.core.types import Role
+from eps.core.types import CoreSettings, Role
 from eps.master.state_log import StateLog
 from tests.core.scripted import REMOVE_SERVER, ScriptedMaster
 from tests.core.test_evictions import carry_on, warn

@@ -8,11 +8,9 @@ import pytest
 
 from eps.core import messages as m
 from eps.core import server_events as s
-from eps.core.membership import Membership
+from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.server_state import Holding, ServerState
-from eps.core.settings import UNBOUNDED, CoreSettings
-from eps.core.tables import PartitionTable, SplitTable
-from eps.core.types import Address
+from eps.core.types import UNBOUNDED, Address, CoreSettings
 
 BSP = CoreSettings(num_splits=3, num_partitions=2, iterations=10, reproducible=False)
 SSP = CoreSettings(num_splits=3, num_partitions=2, iterations=10, staleness=2, reproducible=False)

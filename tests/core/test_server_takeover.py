@@ -9,11 +9,10 @@ import pytest
 
 from eps.core import messages as m
 from eps.core import server_events as s
-from eps.core.membership import Membership
+from eps.core.membership import Membership, PartitionTable
 from eps.core.partition_state import INCARNATION_BITS, Holding
 from eps.core.server_state import ServerState
-from eps.core.settings import CoreSettings
-from eps.core.tables import PartitionTable
+from eps.core.types import CoreSettings
 from tests.core.test_server_state import ALL, ASP, BSP, SSP, Server, kinds, membership
 
 Owners = tuple[str, str]

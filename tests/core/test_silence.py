@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eps.core.silence import REATTACH_S, SilenceWatch
+from eps.core.members import REATTACH_S, SilenceWatch
 
 TIMEOUT_S = 3.0
 

@@ -7,8 +7,18 @@ from random import Random
 
 import pytest
 
+from eps.core.members import Member, MemberPhase
 from eps.core.reconfig import Change, Operation, Plan, Purpose
-from eps.core.size import GANG_LONGEST_S, GANG_SPREAD, START_TIMEOUT_S, Borrower, Size, StartStep
+from eps.core.size import (
+    GANG_LONGEST_S,
+    GANG_SPREAD,
+    START_PATIENCE_S,
+    START_TIMEOUT_S,
+    Borrower,
+    Size,
+    StartStep,
+    Startup,
+)
 from eps.core.types import Role, Team
 
 W, S = Role.WORKER, Role.SERVER
@@ -132,9 +142,33 @@ def test_wanted_is_held_and_lent_and_pending_whatever_happens() -> None:
 # ---- the start
 
 
-def look(size: Size, granted: tuple[int, int], now_s: float, *, silent: bool = False) -> StartStep:
+def members(granted: tuple[int, int], at_s: float = 0.0) -> list[Member]:
+    """Return four workers and two servers that were asked for at a time, and as many granted as is said."""
+    return [
+        Member(
+            f"{role}-{rank}",
+            f"c-{role}-{rank}",
+            frozenset({role}),
+            rank,
+            phase=MemberPhase.GRANTED if rank <= number else MemberPhase.REQUESTED,
+            asked_s=at_s,
+            granted_s=at_s if rank <= number else 0.0,
+        )
+        for role, wanted, number in ((W, 4, granted[0]), (S, 2, granted[1]))
+        for rank in range(1, wanted + 1)
+    ]
+
+
+def startup(*, managed: bool = False, seed: str = "") -> Startup:
+    return Startup({W: 4, S: 2}, managed=managed, seed=seed)
+
+
+def look(start: Startup, granted: tuple[int, int], now_s: float, *, silent: bool = False) -> StartStep:
     """Ask what a job does that has requested, and been granted, all that it has at 0 s."""
-    return size.look_at_start({W: granted[0], S: granted[1]}, 0.0, silent, now_s)
+    step, why = start.step(members(granted), silent, now_s)
+    start.validate()
+    assert bool(why) == (step is StartStep.FAIL)
+    return step
 
 
 @pytest.mark.parametrize(
@@ -149,29 +183,41 @@ def look(size: Size, granted: tuple[int, int], now_s: float, *, silent: bool = F
     ],
 )
 def test_what_a_job_does_that_was_granted_so_much_and_nothing_more(granted: tuple[int, int], step: StartStep) -> None:
-    assert look(Size(4, 2), granted, START_TIMEOUT_S - 0.1) is StartStep.WAIT
-    assert look(Size(4, 2), granted, START_TIMEOUT_S) is step
-    assert look(Size(4, 2, managed=True), granted, 100 * START_TIMEOUT_S) is StartStep.WAIT
+    assert look(startup(), granted, START_TIMEOUT_S - 0.1) is StartStep.WAIT
+    assert look(startup(), granted, START_TIMEOUT_S) is step
+    assert look(startup(managed=True), granted, 100 * START_TIMEOUT_S) is StartStep.WAIT
+
+
+def test_a_member_that_was_started_and_does_not_register_fails_the_start() -> None:
+    first = members((4, 2))
+    first[1].phase = MemberPhase.LAUNCHED
+
+    assert startup().step(first, False, START_PATIENCE_S - 0.1)[0] is not StartStep.FAIL
+    assert startup().step(first, False, START_PATIENCE_S) == (
+        StartStep.FAIL,
+        f"worker-2 did not register within {START_PATIENCE_S:g} s",
+    )
 
 
 def test_a_resource_manager_that_does_not_answer_does_not_count_as_one_that_grants_nothing() -> None:
-    size = Size(4, 2)
-    assert look(size, (2, 1), 10.0, silent=True) is StartStep.WAIT
-    assert look(size, (2, 1), START_TIMEOUT_S + 9.0) is StartStep.WAIT
-    assert look(size, (2, 1), START_TIMEOUT_S + 10.0) is StartStep.BEGIN
+    start = startup()
+    assert look(start, (2, 1), 10.0, silent=True) is StartStep.WAIT
+    assert look(start, (2, 1), START_TIMEOUT_S + 9.0) is StartStep.WAIT
+    assert look(start, (2, 1), START_TIMEOUT_S + 10.0) is StartStep.BEGIN
 
 
 def test_a_gang_gives_back_waits_longer_each_time_and_asks_for_the_least() -> None:
-    size, now_s, asked_s = Size(4, 2, seed="a job"), 0.0, 0.0
-    assert size.first() == {W: 4, S: 2}
+    start, now_s, asked_s = startup(seed="a job"), 0.0, 0.0
+    assert start.first() == {W: 4, S: 2}
     for number in range(1, 8):
-        while size.look_at_start({W: 1, S: 0}, asked_s, False, now_s) is StartStep.WAIT:
+        while start.step(members((1, 0), asked_s), False, now_s)[0] is StartStep.WAIT:
             now_s += 0.5
         gave_back_s = now_s
-        assert size.gang_waits_s(now_s) is not None and size.num_given_back == number
-        while (step := size.look_at_start({W: 0, S: 0}, asked_s, False, now_s)) is StartStep.WAIT:
+        again = f"{number} time{'s' * (number > 1)} so far"
+        assert start.pause_left_s(now_s) is not None and again in start.waits_for([], now_s)
+        while (step := start.step([], False, now_s)[0]) is StartStep.WAIT:
             now_s += 0.5
-        assert step is StartStep.ASK and size.gang_waits_s(now_s) is None and size.first() == {W: 2, S: 1}
+        assert step is StartStep.ASK and start.pause_left_s(now_s) is None and start.first() == {W: 2, S: 1}
         pause_s = min(START_TIMEOUT_S * 2 ** (number - 1), GANG_LONGEST_S)
         assert GANG_SPREAD[0] * pause_s - 1 <= now_s - gave_back_s <= GANG_SPREAD[1] * pause_s + 1
         asked_s = now_s
@@ -180,9 +226,9 @@ def test_a_gang_gives_back_waits_longer_each_time_and_asks_for_the_least() -> No
 def test_gangs_wait_differently_long() -> None:
     waits = []
     for seed in range(20):
-        size = Size(4, 2, seed=f"job {seed}")
-        assert look(size, (1, 0), START_TIMEOUT_S) is StartStep.GIVE_BACK
-        waits.append(size.gang_waits_s(START_TIMEOUT_S))
+        start = startup(seed=f"job {seed}")
+        assert look(start, (1, 0), START_TIMEOUT_S) is StartStep.GIVE_BACK
+        waits.append(start.pause_left_s(START_TIMEOUT_S))
 
     assert len(set(waits)) == 20
 
@@ -194,3 +240,28 @@ def test_a_job_that_begins_short_has_lent_the_rest() -> None:
     assert size.lent[Borrower.START] == {W: 2, S: 0} and size.pending({W: 2, S: 2}) == {W: 0, S: 0}
     size.settle({W: 3, S: 2})
     assert size.lent[Borrower.START][W] == 1
+
+
+# ---- what cannot be
+
+
+@pytest.mark.parametrize("break_it", ["none is wanted", "more are held than wanted", "less than none is lent"])
+def test_validate_finds_a_size_that_cannot_be(break_it: str) -> None:
+    size, held = Size(3, 2), {W: 3, S: 2}
+    size.validate(held)
+    match break_it:
+        case "none is wanted":
+            size.wanted[S], held[S] = 0, 0
+        case "more are held than wanted":
+            held[W] = 4
+        case "less than none is lent":
+            size.lent[Borrower.QUEUE][W] = -1
+    with pytest.raises(AssertionError):
+        size.validate(held)
+
+
+def test_validate_finds_a_start_that_waits_and_gave_nothing_back() -> None:
+    start = startup()
+    start._is_waiting = True
+    with pytest.raises(AssertionError):
+        start.validate()

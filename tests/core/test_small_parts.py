@@ -1,4 +1,4 @@
-"""The small parts of a job alone: back-off, masters, export, recovery's count of failures, outbox."""
+"""The small parts of a job alone: masters, export, recovery's count of failures, commands."""
 
 from __future__ import annotations
 
@@ -6,34 +6,13 @@ import pytest
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.backoff import Backoff
-from eps.core.export import EXPORT_AGAIN_S, MOST_EXPORTS, Export
+from eps.core.checkpoints import EXPORT_AGAIN_S, MOST_EXPORTS, Export
+from eps.core.events import CommandBuffer
 from eps.core.job import Job
-from eps.core.masters import Masters
-from eps.core.outbox import Outbox
+from eps.core.members import Masters
 from eps.core.recovery import INCIDENT_S, MOST_INCIDENTS, MOST_INCIDENTS_AT_START, Recovery
-from eps.core.repeats import RESEND_S
-from eps.core.settings import CoreSettings
-
-# ---- back-off
-
-
-def test_a_pause_doubles_with_each_failure_up_to_the_longest_and_begins_again_after_a_success() -> None:
-    retry, pauses = Backoff(1.0, 10.0), []
-    for _ in range(6):
-        assert (retry.is_due(retry.due_s) and not retry.is_due(retry.due_s - 0.1)) or retry.due_s == 0.0
-        before_s = retry.due_s
-        retry = retry.failed(retry.due_s)
-        pauses.append(retry.due_s - before_s)
-
-    assert pauses == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
-    assert retry.succeeded().pause_s == 1.0 and Backoff(1.0, 10.0, failures=10**6).pause_s == 10.0
-
-
-def test_a_try_does_not_make_the_next_pause_longer_and_never_an_earlier_one_shorter() -> None:
-    retry = Backoff(1.0, 8.0).failed(0.0).failed(1.0)
-    assert retry.due_s == 3.0 and retry.tried(0.0).due_s == 4.0 and retry.tried(0.0).tried(-3.0).due_s == 4.0
-
+from eps.core.retries import RESEND_S
+from eps.core.types import CoreSettings
 
 # ---- masters
 
@@ -72,6 +51,31 @@ def test_an_export_that_fails_is_repeated_a_few_times() -> None:
     assert export.failed(e.ExportFailed("no disk", MOST_EXPORTS), 0.0) == "no disk"
 
 
+@pytest.mark.parametrize("break_it", ["open before the first", "repeated after the end"])
+def test_validate_finds_exports_that_cannot_be(break_it: str) -> None:
+    export = Export()
+    export.validate()
+    match break_it:
+        case "open before the first":
+            export._is_open = True
+        case "repeated after the end":
+            export.start()
+            export.failed(e.ExportFailed("no disk", 1), 0.0)
+            export._is_open = False
+    with pytest.raises(AssertionError):
+        export.validate()
+
+
+def test_an_export_that_is_closed_is_not_repeated() -> None:
+    export = Export()
+    export.start()
+    export.failed(e.ExportFailed("no disk", 1), 0.0)
+    export.close()
+    export.validate()
+
+    assert export.due(EXPORT_AGAIN_S) == []
+
+
 # ---- failures without a clock
 
 
@@ -98,11 +102,11 @@ def test_a_complete_clock_begins_the_count_again_also_after_a_rollback() -> None
         assert not recovery.in_vain(number // 5, INCIDENT_S * number, starts=False)
 
 
-# ---- outbox
+# ---- commands
 
 
 def test_commands_leave_in_order_and_once_and_orders_are_sent_again_when_they_are_due() -> None:
-    out, order = Outbox(), m.AbortPlan(3)
+    out, order = CommandBuffer(), m.AbortPlan(3)
     out.begin(0.0)
     out.note("first", x=1)
     out.send([("worker-1", order)])

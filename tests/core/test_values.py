@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from eps.core.membership import Membership
-from eps.core.settings import UNBOUNDED, CoreSettings
-from eps.core.tables import PartitionTable, SplitTable, spread_evenly
-from eps.core.types import Address, Role, member_name, member_number
+from eps.core.membership import Membership, PartitionTable, SplitTable, spread_evenly
+from eps.core.types import UNBOUNDED, Address, CoreSettings
 from eps.errors import ConfigError
 
 
@@ -27,17 +25,6 @@ def membership(**changes: object) -> Membership:
     return replace(value, **changes)
 
 
-@pytest.mark.parametrize(("role", "number"), [(Role.WORKER, 1), (Role.SERVER, 12)])
-def test_name_and_number_are_inverse(role: Role, number: int) -> None:
-    assert member_number(member_name(role, number)) == number
-
-
-@pytest.mark.parametrize("name", ["", "worker", "worker-", "worker-x", "ps-1", "worker--1", "worker-²"])
-def test_what_is_not_a_name_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="is not a member's name"):
-        member_number(name)
-
-
 def test_spread_evenly_gives_consecutive_ids_and_the_first_get_more() -> None:
     for items in range(1, 30):
         for count in range(1, items + 1):
@@ -45,7 +32,7 @@ def test_spread_evenly_gives_consecutive_ids_and_the_first_get_more() -> None:
             holders = spread_evenly(items, members)
             sizes = [holders.count(m) for m in members]
             assert sizes == sorted(sizes, reverse=True) and sizes[0] - sizes[-1] <= 1
-            assert list(holders) == sorted(holders, key=member_number)
+            assert list(holders) == sorted(holders, key=members.index)
 
 
 def test_split_table_keeps_donors_that_stay_and_forgets_those_that_leave() -> None:
@@ -70,7 +57,6 @@ def test_valid_membership_is_accepted() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"workers": ("worker-2", "worker-1")},
         {"workers": ("worker-1", "worker-1", "worker-2")},
         {"servers": ()},
         {"addresses": {}},

@@ -8,10 +8,8 @@ from itertools import permutations
 import pytest
 
 from eps.core import messages as m
-from eps.core.membership import Membership
-from eps.core.settings import CoreSettings
-from eps.core.tables import PartitionTable, SplitTable
-from eps.core.types import Address
+from eps.core.membership import Membership, PartitionTable, SplitTable
+from eps.core.types import Address, CoreSettings
 from eps.core.worker_state import Confirmation, Duties, Kept, Work, WorkerState
 
 BSP = CoreSettings(num_splits=4, num_partitions=2, iterations=10, reproducible=False)

@@ -9,7 +9,7 @@ import pytest
 
 from eps.core import messages as m
 from eps.core.membership import Membership
-from eps.core.settings import UNBOUNDED, CoreSettings
+from eps.core.types import UNBOUNDED, CoreSettings
 from eps.core.worker_state import Duties, Work, WorkerState
 from tests.core.test_worker_state import BSP, V1, finish, membership, worker
 from tests.core.test_worker_state import whole as whole_worker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from eps.core.flight import REGAIN_PATIENCE_S
+from eps.core.plans import REGAIN_PATIENCE_S
 from eps.core.reconfig import Change, Operation, Phase, Plan, Purpose
 from eps.core.types import Team
 from eps.errors import PlanError, UnknownMemberError

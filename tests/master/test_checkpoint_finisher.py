@@ -12,8 +12,8 @@ import pytest
 
 from eps.core import events as e
 from eps.core.checkpoints import checkpoint_name
-from eps.core.history import ClockHistory
 from eps.core.messages import CheckpointPartWritten
+from eps.core.progress import ClockHistory
 from eps.master.checkpoints import CheckpointFinisher
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime

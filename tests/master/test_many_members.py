@@ -18,7 +18,7 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.reconfig import Change, Operation, Phase
-from eps.core.repeats import RESEND_S
+from eps.core.retries import RESEND_S
 from eps.core.types import MemberId
 from eps.master import main, sessions
 from eps.master.main import Master

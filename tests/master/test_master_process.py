@@ -14,9 +14,8 @@ import pytest
 from eps.cluster.api import ContainerEvent, ContainerRequest
 from eps.core import events as e
 from eps.core.events import JobState
-from eps.core.membership import Membership
+from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.size import Borrower
-from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address, Role
 from eps.errors import ConfigError, PlanError, StorageError
 from eps.job.status import ended_status

@@ -11,14 +11,19 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.job import Job
-from eps.core.membership import ListEntry, Membership
-from eps.core.plan_driver import plan_transfer
-from eps.core.planner import PARTITION_TAKE_RULE, SPLIT_TAKE_RULE, Move, TakeRule, plan_partitions, plan_splits
+from eps.core.membership import ListEntry, Membership, PartitionTable, SplitTable, spread_evenly
+from eps.core.planner import (
+    PARTITION_TAKE_RULE,
+    SPLIT_TAKE_RULE,
+    Move,
+    TakeRule,
+    plan_partitions,
+    plan_splits,
+    plan_transfer,
+)
 from eps.core.reconfig import Change, Operation, Phase, Plan
 from eps.core.server_state import Holding, ServerState
-from eps.core.settings import CoreSettings
-from eps.core.tables import PartitionTable, SplitTable, spread_evenly
-from eps.core.types import Address, Role, Team
+from eps.core.types import Address, CoreSettings, Role, Team
 from eps.core.worker_state import Duties
 from tests.core.scripted import ScriptedMaster
 

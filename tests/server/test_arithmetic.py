@@ -14,8 +14,7 @@ import pytest
 
 from eps.core import messages as m
 from eps.core import server_events as s
-from eps.core.membership import Membership
-from eps.core.tables import PartitionTable, SplitTable
+from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.errors import EpsError
 from eps.ml import kernels

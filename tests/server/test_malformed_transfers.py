@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from eps.core import messages as m
-from eps.core.membership import Membership
-from eps.core.tables import PartitionTable, SplitTable
+from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.errors import EpsError, ProtocolError, TransferError
 from eps.net.arrays.api import Message, Seal

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from eps.core import messages as m
-from eps.core.membership import Membership
-from eps.core.tables import PartitionTable, SplitTable
+from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.data.splitfile import SplitData
 from eps.net.arrays.sockets import SocketVan

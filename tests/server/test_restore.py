@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from eps.core.checkpoints import checkpoint_name
-from eps.core.history import ClockHistory
-from eps.core.membership import Membership
+from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.messages import CheckpointPartWritten, MembershipAcked, UpdateMembership
-from eps.core.tables import PartitionTable, SplitTable
+from eps.core.progress import ClockHistory
 from eps.core.types import Address
 from eps.errors import StorageError
 from eps.net.messages.exchange import PullPart

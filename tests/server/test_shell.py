@@ -13,8 +13,7 @@ import pytest
 
 from eps.core import messages as m
 from eps.core import server_events as s
-from eps.core.membership import Membership
-from eps.core.tables import PartitionTable, SplitTable
+from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.types import Address, Role
 from eps.errors import EpsError, PeerUnavailableError, ProtocolError
 from eps.ml.grid import GROWTH_BITS

@@ -8,7 +8,7 @@ from typing import Any
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.checkpoints import Checkpoints, Schedule, checkpoint_name
+from eps.core.checkpoints import Checkpoints, Schedule, Timetable, checkpoint_name
 from eps.core.events import ENDED_STATES
 from tests.sim.job import SimJob
 from tests.sim.mortal import MortalJob
@@ -32,7 +32,9 @@ class CheckpointedJob(SimJob):
         settings = self.settings
         # Of every second job only one checkpoint is kept: nothing else is left to go back to.
         keep = 1 + every % 2
-        self.master.checkpoints = Checkpoints(Schedule(every), settings.num_partitions, settings.iterations, keep)
+        self.master.checkpoints = Checkpoints(
+            Timetable(Schedule(every), settings.iterations), settings.num_partitions, keep
+        )
         #: Name -> partition -> part of each checkpoint that is on the store.
         self.complete: dict[str, dict[int, m.CheckpointPartWritten]] = {}
         #: The latest that was finished, and those that stay beside it.

@@ -18,9 +18,8 @@ from eps.core import messages as m
 from eps.core.events import ENDED_STATES, JobState
 from eps.core.job import Job
 from eps.core.membership import Membership
-from eps.core.reconfig import Change, Phase, Plan
-from eps.core.settings import CoreSettings, Trigger
-from eps.core.types import Address, MemberId, Role
+from eps.core.reconfig import Change, Phase, Plan, Trigger
+from eps.core.types import Address, CoreSettings, MemberId, Role
 from tests.fakes.network import FakeNetwork, Faults, Line
 from tests.sim.faithful import Breaks, FaithfulServer, FaithfulWorker
 from tests.sim.hostile import HostileServer, HostileWorker

@@ -7,8 +7,8 @@ from dataclasses import replace
 from random import Random
 
 from eps.core import events as e
-from eps.core.reconfig import OPERATIONS, Change
-from eps.core.settings import UNBOUNDED, CoreSettings, Trigger
+from eps.core.reconfig import OPERATIONS, Change, Trigger
+from eps.core.types import UNBOUNDED, CoreSettings
 from tests.fakes.network import RELIABLE, Faults
 from tests.sim.faithful import Breaks
 from tests.sim.job import CALM, Chaos, SimJob

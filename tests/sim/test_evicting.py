@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from eps.core.evictions import Outcome
+from eps.core.evictions import EvictionOutcome
 from eps.core.reconfig import OPERATIONS, Operation, Phase
 from tests.sim.evicting import EvictingJob
 from tests.sim.faithful import Breaks
@@ -68,13 +68,13 @@ def test_with_time_enough_nobody_is_lost(eviction_seed: int) -> None:
     job.run(LIMIT_S)
     job.check_finished()
     assert not job.master.recovery.losses
-    assert not [v for v in job.master.evictions.all if v.outcome in (Outcome.LOST, Outcome.LATE)]
+    assert not [v for v in job.master.evictions.all if v.outcome in (EvictionOutcome.LOST, EvictionOutcome.LATE)]
 
 
 def test_warnings_come_at_every_step_of_every_kind_of_plan_and_end_in_every_way() -> None:
     """Otherwise the tests above would prove less than they say."""
     met: Counter[str] = Counter()
-    ended: Counter[Outcome] = Counter()
+    ended: Counter[EvictionOutcome] = Counter()
     wanted = [
         f"{operation} {step}"
         for operation in (*OPERATIONS, Operation.DRAIN)
@@ -84,6 +84,6 @@ def test_warnings_come_at_every_step_of_every_kind_of_plan_and_end_in_every_way(
         job = played(seed)
         met += job.counted
         ended.update(eviction.outcome for eviction in job.master.evictions.all)
-        if all(met[step] for step in wanted) and all(ended[outcome] for outcome in Outcome):
+        if all(met[step] for step in wanted) and all(ended[outcome] for outcome in EvictionOutcome):
             return
     raise AssertionError(([step for step in wanted if not met[step]], ended, met))

@@ -9,8 +9,8 @@ from collections import Counter
 from random import Random
 
 from eps.core.events import JobState
-from eps.core.reconfig import Change, Operation, Phase
-from eps.core.settings import CoreSettings, Trigger
+from eps.core.reconfig import Change, Operation, Phase, Trigger
+from eps.core.types import CoreSettings
 from tests.fakes.network import RELIABLE
 from tests.sim.faithful import Breaks, FaithfulServer
 from tests.sim.job import Chaos, SimJob

@@ -10,7 +10,7 @@ from random import Random
 from eps.core import events as e
 from eps.core.events import JobState
 from eps.core.reconfig import Change, Operation, Phase
-from eps.core.settings import CoreSettings
+from eps.core.types import CoreSettings
 from tests.fakes.network import RELIABLE, Faults
 from tests.sim.job import Chaos, SimJob
 from tests.sim.random_jobs import hostile_job, schedule, schedule_crashes

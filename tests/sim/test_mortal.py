@@ -13,7 +13,7 @@ import pytest
 from eps.core import events as e
 from eps.core.events import JobState
 from eps.core.reconfig import OPERATIONS, Change, Operation, Phase
-from eps.core.settings import CoreSettings
+from eps.core.types import CoreSettings
 from tests.fakes.network import RELIABLE
 from tests.sim.faithful import Breaks
 from tests.sim.job import SimJob

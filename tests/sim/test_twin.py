@@ -15,9 +15,8 @@ import pytest
 
 from eps.core import messages as m
 from eps.core.events import ReportReceived
-from eps.core.membership import Membership
+from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.server_state import Holding
-from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.errors import EpsError, TakenOverError
 from eps.net.arrays.api import Message, Seal

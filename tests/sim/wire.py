@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eps.core.membership import Membership
-from eps.core.settings import CoreSettings
+from eps.core.types import CoreSettings
 
 PRIME = (1 << 61) - 1
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from eps.core.checkpoints import checkpoint_name
-from eps.core.history import ClockHistory, ClockRecord
 from eps.core.messages import CheckpointPartWritten
+from eps.core.progress import ClockHistory, ClockRecord
 from eps.errors import ConfigError, StorageError
 from eps.storage.checkpoint import CheckpointStore, Manifest, part_name, read_part, write_part
 from eps.storage.local import LocalStorage

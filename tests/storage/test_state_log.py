@@ -17,12 +17,10 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import JobState
 from eps.core.job import Job
-from eps.core.masters import MISSING
-from eps.core.membership import Membership
+from eps.core.members import MISSING
+from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.reconfig import Change, Operation, Phase
-from eps.core.settings import CoreSettings
-from eps.core.tables import PartitionTable, SplitTable
-from eps.core.types import Address
+from eps.core.types import Address, CoreSettings
 from eps.errors import StorageError
 from eps.master.state_log import HEAL_S, StateLog, _parts, dumps, loads
 from eps.storage.wal import EventLog

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from eps.core import messages as m
-from eps.core.membership import Membership
-from eps.core.settings import CoreSettings
-from eps.core.tables import SplitTable
-from eps.core.types import Address
+from eps.core.membership import Membership, SplitTable
+from eps.core.types import Address, CoreSettings
 from eps.core.worker_state import Kept, WorkerState
 from eps.errors import DeadlineError
 from eps.worker.loop import HORIZON_DEADLINE_S, NEAR_HORIZON_CLOCKS, TrainingLoop

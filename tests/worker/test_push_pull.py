@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 
 from eps.core import messages as m
-from eps.core.membership import Membership
-from eps.core.settings import CoreSettings
-from eps.core.tables import PartitionTable, SplitTable
-from eps.core.types import Address
+from eps.core.membership import Membership, PartitionTable, SplitTable
+from eps.core.types import Address, CoreSettings
 from eps.core.worker_state import Kept, WorkerState
 from eps.errors import DeadlineError, PeerUnavailableError, ProtocolError
 from eps.net.arrays.api import Connection, Message, ReplyTo

@@ -7,8 +7,7 @@ import sys
 
 from eps.cli.commands.finding import find
 from eps.cli.exits import EXIT_INTERRUPTED, EXIT_OK
-from eps.core.changes import change_of, check_request_id, whole_number
-from eps.core.reconfig import UNCOMMITTED
+from eps.core.reconfig import UNCOMMITTED, change_of, check_request_id, whole_number
 from eps.core.types import MOST_MEMBERS
 from eps.errors import ConfigError, DeadlineError, PlanError
 from eps.job.client import ChangeRecord, Job

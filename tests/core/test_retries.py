@@ -1,11 +1,11 @@
-"""Orders that nobody acknowledges are said again, less and less often; those that are heard never."""
+"""What is tried again: orders that nobody acknowledges, less and less often; changes that failed, by one policy."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from eps.core import messages as m
-from eps.core.repeats import LONGEST_RESEND_S, RESEND_S, Repeats
+from eps.core.retries import LONGEST_RESEND_S, RESEND_S, Backoff, Repeats
 from tests.core.scripted import ADD_WORKER, ScriptedMaster, running, starting
 
 TICK_S = 0.25
@@ -92,3 +92,23 @@ def test_member_that_connects_again_and_again_is_told_as_soon_as_any_other() -> 
         repeats.note("worker-2", order, at_s)
     missing = [("worker-1", order), ("worker-2", order)]
     assert repeats.due(missing, 1.2 + RESEND_S) == [("worker-1", order)]
+
+
+# ---- back-off
+
+
+def test_a_pause_doubles_with_each_failure_up_to_the_longest_and_begins_again_after_a_success() -> None:
+    retry, pauses = Backoff(1.0, 10.0), []
+    for _ in range(6):
+        assert (retry.is_due(retry.due_s) and not retry.is_due(retry.due_s - 0.1)) or retry.due_s == 0.0
+        before_s = retry.due_s
+        retry = retry.failed(retry.due_s)
+        pauses.append(retry.due_s - before_s)
+
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    assert retry.succeeded().pause_s == 1.0 and Backoff(1.0, 10.0, failures=10**6).pause_s == 10.0
+
+
+def test_a_try_does_not_make_the_next_pause_longer_and_never_an_earlier_one_shorter() -> None:
+    retry = Backoff(1.0, 8.0).failed(0.0).failed(1.0)
+    assert retry.due_s == 3.0 and retry.tried(0.0).due_s == 4.0 and retry.tried(0.0).tried(-3.0).due_s == 4.0
