@@ -21,7 +21,7 @@ class Holding(StrEnum):
     OWNER = "owner"
     #: Applies the owner's updates; becomes the owner at a commit.
     FOLLOWER = "follower"
-    #: Gave the partition away; answers for the clocks before, forwards the rest.
+    #: Gave the partition away; answers for the clocks before, refuses the rest.
     FORWARDER = "forwarder"
 
 
@@ -57,8 +57,6 @@ class PartitionState:
     unstable: list[tuple[int, s.AckPush]] = field(default_factory=list)
     #: Follower side: the plan that brought it.
     plan_id: int = 0
-    #: Owner after this one.
-    forward_to: MemberId | None = None
     #: BSP: the clock at which this server becomes, or stops being, the owner.
     promote_at: int | None = None
     #: The arrays are gone; only where they went is known.

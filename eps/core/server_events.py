@@ -71,13 +71,6 @@ class ExchangeArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardAnswered:
-    """A forwarded request was answered, or failed, and the answer was relayed."""
-
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
 class SendOrdered:
     """The master ordered partitions to be sent."""
 
@@ -177,7 +170,6 @@ ServerEvent = (
     | PushArrived
     | PullArrived
     | ExchangeArrived
-    | ForwardAnswered
     | SendOrdered
     | SnapshotArrived
     | UpdateArrived
@@ -269,18 +261,9 @@ class RefusePassed:
 
 @dataclass(frozen=True, slots=True)
 class RefuseStale:
-    """Answer that the request was routed by an old membership."""
+    """Answer that the partition is elsewhere, with the newest membership, by which the worker sends it again."""
 
     request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Forward:
-    """Send the request to the owner and relay its answer; then say ``ForwardAnswered``."""
-
-    request: Request
-    partition: int
-    to: MemberId
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,7 +413,6 @@ ServerCommand = (
     | Fail
     | RefuseStale
     | RefusePassed
-    | Forward
     | SendSnapshot
     | ReportSent
     | RepeatSnapshotReport

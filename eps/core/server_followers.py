@@ -39,7 +39,6 @@ class ReplicatingServer:
         self._right_splits: tuple[int, ...] | None = None
         self.membership: Membership | None = None
         self.partitions: dict[int, PartitionState] = {}
-        self.addresses: dict[MemberId, object] = {}
         #: Plans that were aborted or released; late bytes of theirs are ignored.
         self.closed_plans: set[int] = set()
         #: The latest plan heard of.  Plans change the job one after another, so all before it have ended.
@@ -48,10 +47,8 @@ class ReplicatingServer:
         #: The checkpoint that was ordered last, and the partitions that need no more for it.
         self._checkpoint: s.CheckpointOrdered | None = None
         self._taken: set[int] = set()
-        self._releasing: dict[int, bool] = {}
         #: The latest recovery for which the job master was told what is here.
         self._asked = 0
-        self._outstanding = 0
         self._out: list[s.ServerCommand] = []
         #: Where sums and steps go: ``_out``, or in a message what is put before it.
         self._sums: list[s.ServerCommand] = []
@@ -81,7 +78,6 @@ class ReplicatingServer:
             state = self.partitions.get(target.item)
             if state is None or state.holding is not Holding.OWNER:
                 continue
-            self.addresses[target.target] = target.address
             if target.target not in state.followers:
                 state.followers[target.target] = order.plan_id
                 self._out.append(
@@ -322,15 +318,7 @@ class ReplicatingServer:
                 if state.holding is Holding.FORWARDER and not state.dropped:
                     state.dropped = True
                     self._out.append(s.DropPartition(partition))
-        self._releasing[event.plan_id] = self.name in event.removed
-        self._finish_releases()
-
-    def _finish_releases(self) -> None:
-        """Report releases; a server that leaves first waits for the answers that it relays."""
-        for plan_id, leaving in sorted(self._releasing.items()):
-            if not leaving or self._outstanding == 0:
-                del self._releasing[plan_id]
-                self._out.append(s.ReportToMaster(m.PlanReleased(self.name, plan_id)))
+        self._out.append(s.ReportToMaster(m.PlanReleased(self.name, event.plan_id)))
 
     # ---- asked by the shell
 

@@ -1,4 +1,4 @@
-"""What a server does with each request: accept, refuse, hold, forward, step.  Ids only, no arrays.
+"""What a server does with each request: accept, refuse, hold, step.  Ids only, no arrays.
 
 The shell (``eps.server``) calls :meth:`ServerState.step` under its lock and executes the commands in order on the
 arrays; the simulator does the same on stand-ins.  L0, pure.
@@ -49,8 +49,6 @@ class ServerState(ReplicatingServer):
                 self._on_update(event)
             case s.MembershipArrived():
                 self._on_membership(event)
-            case s.ForwardAnswered():
-                self._on_forwarded()
             case s.SendOrdered():
                 self._on_send(event)
             case s.SnapshotArrived():
@@ -143,7 +141,7 @@ class ServerState(ReplicatingServer):
             self._forget_follower(state, follower)
         if owner == self.name:
             assert not state.dropped, f"{self.name} is to own partition {state.partition}, which it gave away"
-            state.holding, state.forward_to = Holding.OWNER, None
+            state.holding = Holding.OWNER
             self._out.extend(s.RefuseUpdate(early.request) for early in state.early.values())
             state.early.clear()
             if held_as is not Holding.OWNER:
@@ -154,7 +152,7 @@ class ServerState(ReplicatingServer):
                 self._report_promoted(state)
                 self._maybe_take(state)
         else:
-            state.holding, state.forward_to = Holding.FORWARDER, owner
+            state.holding = Holding.FORWARDER
             if state.arrived:
                 # What of it was not complete is pushed to the new owner again, or here, where it comes back.
                 state.oldest_clock = state.completed
@@ -181,7 +179,6 @@ class ServerState(ReplicatingServer):
                 self._maybe_promote(state)
             return
         if state.holding is Holding.OWNER and owner in state.followers:
-            state.forward_to = owner
             if self.settings.bsp:
                 state.promote_at = membership.from_clock
                 self._maybe_hand_over(state)
@@ -190,8 +187,6 @@ class ServerState(ReplicatingServer):
                 state.sequence += 1
                 state.holding = Holding.FORWARDER
                 self._retry_held(state)
-        elif state.holding is Holding.FORWARDER:
-            state.forward_to = owner
 
     def _maybe_hand_over(self, state: PartitionState) -> None:
         if state.promote_at is not None and state.completed >= state.promote_at:
@@ -251,7 +246,7 @@ class ServerState(ReplicatingServer):
             state.duplicates_refused += len(behind)
             self._ack_stable(state, s.AckPush(event.request, event.partition, tuple(behind)))
         elif state.holding is Holding.FORWARDER:
-            self._forward(event, state)
+            self._refuse(event)
         elif behind:
             # A sum cannot be taken apart: the worker sends the missing splits again, one by one.
             state.duplicates_refused += len(behind)
@@ -309,7 +304,7 @@ class ServerState(ReplicatingServer):
         elif state.holding is Holding.FOLLOWER:
             state.held.append(event)
         elif state.dropped or (state.holding is Holding.FORWARDER and not self._bsp):
-            self._forward(event, state)
+            self._refuse(event)
         elif self._bsp:
             self._pull_bsp(event, state)
         elif state.completed >= event.min_clock:
@@ -320,7 +315,7 @@ class ServerState(ReplicatingServer):
     def _pull_bsp(self, event: s.PullArrived, state: PartitionState) -> None:
         if event.min_clock > state.completed:
             if state.holding is Holding.FORWARDER:
-                self._forward(event, state)
+                self._refuse(event)
             else:
                 state.held.append(event)
         elif event.min_clock == state.completed and not state.stable and state.holding is Holding.OWNER:
@@ -332,17 +327,6 @@ class ServerState(ReplicatingServer):
             # Somebody has begun the clock after it, so it is complete everywhere.  Only an heir asks, for what a lost
             # worker had pushed after all.
             self._out.append(s.RefusePassed(event.request))
-
-    def _forward(self, event: s.PushArrived | s.PullArrived, state: PartitionState) -> None:
-        if state.forward_to is None:
-            self._refuse(event)
-            return
-        self._outstanding += 1
-        self._out.append(s.Forward(event.request, event.partition, state.forward_to))
-
-    def _on_forwarded(self) -> None:
-        self._outstanding -= 1
-        self._finish_releases()
 
     def _refuse(self, event: s.PushArrived | s.PullArrived) -> None:
         self._out.append(s.RefuseStale(event.request))

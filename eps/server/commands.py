@@ -19,9 +19,9 @@ from eps.pb import data_pb2 as pb
 from eps.server.arithmetic import Command
 from eps.server.checkpoint_writer import CheckpointWriter
 from eps.server.checks import update_data
-from eps.server.followers import Followers, address_of
+from eps.server.followers import Followers
 from eps.server.partitions import Partitions
-from eps.server.pending import Later, PassedOn, PullRequest, PushRequest, TransferRequest
+from eps.server.pending import Later, PullRequest, PushRequest, TransferRequest
 
 #: Commands that are carried out in runs.
 SUMS = (s.Accumulate, s.StepPartition)
@@ -44,7 +44,7 @@ class Commands:
     Attributes
     ----------
     later : deque
-        What is due without the lock: answers that are complete, and parts to pass on.
+        Answers that are complete, to be sent without the lock.
     """
 
     def __init__(
@@ -73,7 +73,6 @@ class Commands:
             s.Fail: self._fail,
             s.RefuseStale: self._refuse_stale,
             s.RefusePassed: self._refuse_passed,
-            s.Forward: self._forward,
             s.SendSnapshot: followers.send_snapshot,
             s.ReportSent: followers.report_sent,
             s.RepeatSnapshotReport: followers.repeat_report,
@@ -166,13 +165,6 @@ class Commands:
 
     def _refuse_stale(self, command: s.RefuseStale) -> None:
         _part(command.request).refuse(self.stale())
-
-    def _forward(self, command: s.Forward) -> None:
-        request = _part(command.request)
-        if isinstance(request, PushRequest):
-            # Its message may be answered, and its memory used again, before it has left.
-            request.part = request.part.copied()
-        self.later.append(PassedOn(request, address_of(self._state, command.to), self._state.incarnation))
 
     # ---- what an owner sends
 

@@ -42,6 +42,8 @@ class Followers:
         self._partitions = partitions
         self._peers = peers
         self._report = report
+        #: Where servers listen.
+        self.addresses: dict[MemberId, Address] = {}
         #: By plan and follower.
         self._streams: dict[tuple[int, MemberId], FollowerStream] = {}
         #: Streams that no thread drives yet.
@@ -163,14 +165,6 @@ class Followers:
 
     def _stream(self, plan_id: int, to: MemberId) -> FollowerStream:
         if (plan_id, to) not in self._streams:
-            address = address_of(self._state, to)
-            stream = self._streams[plan_id, to] = FollowerStream(self._peers, address, plan_id, to)
+            stream = self._streams[plan_id, to] = FollowerStream(self._peers, self.addresses[to], plan_id, to)
             self.begun.append(stream)
         return self._streams[plan_id, to]
-
-
-def address_of(state: ServerState, name: MemberId) -> Address:
-    """Return where a member listens."""
-    address = state.addresses[name]
-    assert isinstance(address, Address)
-    return address

@@ -347,7 +347,7 @@ def test_bsp_partition_changes_hands_at_the_commit_clock_on_both_sides() -> None
     ]
 
 
-def test_bsp_donor_answers_for_the_clocks_before_and_forwards_the_rest() -> None:
+def test_bsp_donor_answers_for_the_clocks_before_and_refuses_the_rest() -> None:
     donor = Server(BSP)
     donor.follow()
     donor.step(s.MembershipArrived(1, membership(2, ("server-2", "server-1"), from_clock=1)))
@@ -360,8 +360,8 @@ def test_bsp_donor_answers_for_the_clocks_before_and_forwards_the_rest() -> None
 
     assert repeated == [s.AckPush("push", 0, (0, 1))]
     assert late == [s.AnswerPull("pull", 0, 1)]
-    assert ahead == [s.Forward("ahead", 0, "server-2")]
-    assert pushed == [s.Forward("pushed", 0, "server-2")]
+    assert ahead == [s.RefuseStale("ahead")]
+    assert pushed == [s.RefuseStale("pushed")]
 
 
 def test_promotion_is_reported_again_when_the_membership_comes_again() -> None:
@@ -388,8 +388,8 @@ def test_stale_partition_changes_hands_at_the_owner(settings: CoreSettings) -> N
     commands = donor.step(s.MembershipArrived(1, membership(2, ("server-2", "server-1"), from_clock=5)))
 
     assert held == []
-    assert commands[:2] == [s.SendPromote(1, 0, "server-2", 1), s.Forward("held", 0, "server-2")]
-    assert donor.pull(0) == [s.Forward("pull", 0, "server-2")]
+    assert commands[:2] == [s.SendPromote(1, 0, "server-2", 1), s.RefuseStale("held")]
+    assert donor.pull(0) == [s.RefuseStale("pull")]
     assert donor.push(0, 0, request="again") == [s.AckPush("again", 0, (0,))]
 
 
@@ -491,20 +491,7 @@ def test_release_drops_what_was_given_and_is_reported_each_time() -> None:
     report = s.ReportToMaster(m.PlanReleased("server-1", 1))
     assert first == [s.StopSending(1, 0, "server-2"), s.DropPartition(0), report]
     assert again == [report]
-    assert donor.push(0, 0) == [s.Forward("push", 0, "server-2")]
-
-
-def test_server_that_leaves_first_relays_the_answers_that_it_owes() -> None:
-    donor = Server(SSP)
-    donor.follow()
-    donor.step(s.MembershipArrived(1, membership(2, ("server-2", "server-2"), from_clock=0)))
-    donor.pull(0)
-
-    ordered = donor.step(s.PlanReleaseOrdered(1, ("server-1",)))
-    answered = donor.step(s.ForwardAnswered("pull"))
-
-    assert "ReportToMaster" not in kinds(ordered)
-    assert answered == [s.ReportToMaster(m.PlanReleased("server-1", 1))]
+    assert donor.push(0, 0) == [s.RefuseStale("push")]
 
 
 def test_partition_that_was_given_away_comes_back() -> None:

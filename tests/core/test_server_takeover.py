@@ -234,26 +234,26 @@ def test_stale_acknowledgements_that_waited_for_the_lost_follower_are_sent() -> 
     assert requests(commands, s.AckPush) == ["push"]
 
 
-def test_owner_that_was_taken_over_from_forgets_what_is_not_complete_and_forwards() -> None:
+def test_owner_that_was_taken_over_from_forgets_what_is_not_complete_and_refuses() -> None:
     server = owner()
     server.push(0, 0)
 
     server.step(s.MembershipArrived(0, takeover(2, (S2, S1))))
 
     assert not server.state.partitions[0].arrived
-    assert server.push(0, 0) == [s.Forward("push", 0, S2)]
+    assert server.push(0, 0) == [s.RefuseStale("push")]
 
 
-def test_forwarder_owns_again_what_the_new_owner_was_lost_with() -> None:
+def test_server_owns_again_what_the_new_owner_was_lost_with() -> None:
     server = Server(BSP)
     server.follow()
     server.step(s.MembershipArrived(1, membership(2, (S2, S1), from_clock=1)))
     server.push(0, *ALL)
-    forwarded = server.pull(2)
+    refused = server.pull(2)
 
     commands = server.step(s.MembershipArrived(0, takeover(3, (S1, S1), clock=1)))
 
-    assert forwarded == [s.Forward("pull", 0, S2)]
+    assert refused == [s.RefuseStale("pull")]
     assert server.state.owned() == (0, 1) and commands[0] == s.StopSending(1, 0, S2)
     assert kinds(server.push(1, *ALL))[0] == "Accumulate"
 

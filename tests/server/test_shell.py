@@ -16,7 +16,7 @@ from eps.core import server_events as s
 from eps.core.membership import Membership
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address, Role
-from eps.errors import EpsError, PeerUnavailableError, ProtocolError
+from eps.errors import EpsError, ProtocolError
 from eps.ml.scales import GROWTH_BITS
 from eps.net.arrays.api import Connection, Message
 from eps.net.messages.exchange import (
@@ -272,27 +272,6 @@ def test_push_waits_only_for_the_followers_of_its_own_partition(rig: Rig) -> Non
     assert len(followers._streams) == 1 and followers.streams_of([1]) == []
     rig.shell.on_order(m.AbortPlan(7))
     silent.close()
-
-
-def test_newcomers_that_are_slow_to_answer_hold_up_no_part_that_is_passed_on() -> None:
-    released, passed_on = threading.Event(), threading.Event()
-
-    class SlowVan(InProcessVan):
-        def connect(self, address: Address, timeout_s: float = 10.0) -> Connection:
-            if address.host == "slow":
-                released.wait(TIMEOUT_S)
-                raise PeerUnavailableError("nobody is there")
-            return super().connect(address, timeout_s)
-
-    rig = Rig(make_runtime(), SlowVan())
-    newcomers = tuple(m.Newcomer(f"server-{i}", Address("slow", i), frozenset({Role.SERVER})) for i in range(2, 8))
-    rig.shell.on_order(m.UpdateLists(1, newcomers))
-    rig.shell._forwards.submit(passed_on.set)
-    assert passed_on.wait(TIMEOUT_S) and not released.is_set()
-    released.set()
-    rig.connection.close()
-    rig.listener.close()
-    rig.shell.close()
 
 
 def test_update_that_is_refused_as_taken_over_holds_up_no_other_partition_of_that_follower() -> None:

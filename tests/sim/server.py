@@ -106,6 +106,7 @@ class SimServer(SimProcess):
                 self.step(s.MembershipArrived(plan_id, membership, self._counters(membership)))
             case m.SendPartitions(plan_id, transfers):
                 for target in transfers:
+                    self.addresses[target.target] = target.address
                     self.step(s.SendOrdered(m.SendPartitions(plan_id, (target,))))
             case m.AbortPlan(plan_id):
                 self.step(s.PlanAborted(plan_id))
@@ -228,9 +229,8 @@ class SimServer(SimProcess):
             case s.RefusePassed(arrival):
                 arrival.reply(Passed())
             case s.RefuseStale(arrival):
+                self.job.count("refused")
                 arrival.reply(Stale(self.state.membership))
-            case s.Forward(arrival, _, to):
-                self._forward(arrival, to)
             case s.DropPartition(partition):
                 del self.stores[partition]
             case s.ReportToMaster(report):
@@ -266,18 +266,6 @@ class SimServer(SimProcess):
         assert oldest >= asked, f"partition {partition}: {asked} was asked, {oldest} is there"
         assert clock == asked or not self.job.settings.bsp, "BSP reads exactly the version asked for"
         arrival.reply(Pulled(clock, store.value, oldest))
-
-    def _forward(self, arrival: Arrival, to: MemberId) -> None:
-        def relay(reply: object) -> None:
-            arrival.reply(reply)
-            self.step(s.ForwardAnswered(arrival))
-
-        self.job.count("forwarded")
-        self.pass_on(arrival.body, self.addresses[to], relay)
-
-    def pass_on(self, body: object, address: Address, relay: Callable[[object], None]) -> None:
-        """Ask another server in a worker's place."""
-        raise NotImplementedError
 
     def make_stream(self, plan_id: int, to: MemberId, address: Address) -> Stream:
         raise NotImplementedError
@@ -364,9 +352,7 @@ class SimServer(SimProcess):
             assert self.stores[body.partition].value == body.value, "promoted with other parameters"
 
     def _address_of(self, name: MemberId) -> Address:
-        found = self.state.addresses.get(name, self.addresses.get(name))
-        assert isinstance(found, Address)
-        return found
+        return self.addresses[name]
 
     def _stream(self, plan_id: int, to: MemberId) -> Stream:
         if (plan_id, to) not in self._streams:

@@ -198,6 +198,7 @@ def test_refusal_brings_the_membership_but_not_one_that_takes_over() -> None:
         wire.answer("server-2", refused(pb.Refusal(retry=True, membership=membership_to_pb(news))))
         assert exchange.advance() is Progress.UNDER_WAY
         assert worker.state.memberships.version == version
+        assert bool(wire.sent) == (version == 2), "by a membership that is here already it is sent at once"
         worker.now_s = exchange.due_s
         exchange.advance()
         assert {message.server for message in wire.sent} == {"server-1" if version == 2 else "server-2"}
