@@ -147,10 +147,10 @@ class Followers:
         found = {}
         for partition in partitions:
             state = self._state.partitions.get(partition)
-            for to, plan_id in () if state is None else state.followers.items():
-                stream = self._streams.get((plan_id, to))
+            for to, follower in () if state is None else state.followers.items():
+                stream = self._streams.get((follower.plan_id, to))
                 if stream is not None:
-                    found[plan_id, to] = stream
+                    found[follower.plan_id, to] = stream
         return list(found.values())
 
     def forget(self, plan_id: int) -> None:

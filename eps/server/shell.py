@@ -268,9 +268,9 @@ class ServerShell:
             state = self._state.partitions[partition]
             header = x.simple(
                 "export_reply",
-                clock=state.completed,
+                clock=state.clocks.completed,
                 applied=applied,
-                duplicates_refused=state.duplicates_refused,
+                duplicates_refused=state.clocks.duplicates_refused,
                 lost=lost,
                 applied_twice=twice,
             )

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Protocol
 
 from eps.core import messages as m
-from eps.core.worker_state import Confirmation, Kept, Work, WorkerState
+from eps.core.worker_state import Begun, Confirmation, Kept, Work, WorkerState
 from eps.errors import DeadlineError
 from eps.worker.compute import Computation, Contribution
 from eps.worker.plane import Exchange, ParameterPlane, Progress
@@ -44,8 +44,6 @@ class Stage(Enum):
 
     READ = "reads its parameters"
     COMPUTE = "computes"
-    #: A computation lasts longer than it takes (``stretch_s``).
-    PAUSE = "lets time pass"
     PUSH = "pushes, and reads the parameters of the next clock"
     CONFIRM = "reads once more before it leaves"
 
@@ -55,16 +53,14 @@ class Round:
     """One clock of a worker, from its parameters to the end of its push."""
 
     work: Work | Confirmation
-    #: In which it was begun; in a later one what is under way is void.
-    epoch: int
-    incarnation: int
+    begun: Begun
     stage: Stage
     computation: Computation | None = None
     #: What was computed.
     contribution: Contribution | None = None
     #: What is under way.
     exchange: Exchange | None = None
-    #: When the pause is over.
+    #: Until when the computation lasts, though it takes less (``stretch_s``).
     until_s: float = 0.0
 
 
@@ -134,14 +130,8 @@ class TrainingLoop:
                 return due_s
 
     def _is_void(self, current: Round) -> bool:
-        """Return whether members were lost so that a round must begin again; called with the lock held.
-
-        A take-over in the same incarnation changes nothing about what is computed.
-        """
-        computes = current.stage in (Stage.COMPUTE, Stage.PAUSE)
-        if computes:
-            return current.incarnation != self.state.memberships.incarnation
-        return current.epoch != self.state.epoch
+        """Return whether a round must begin again; called with the lock held."""
+        return self.state.is_void(current.begun, current.stage is Stage.COMPUTE)
 
     def _begin(self) -> None:
         """Begin what is to be done now, if there is something; called with the lock held."""
@@ -149,7 +139,7 @@ class TrainingLoop:
         if work is None:
             return
         stage = Stage.CONFIRM if isinstance(work, Confirmation) else Stage.READ if work.splits else Stage.PUSH
-        self._round = Round(work, self.state.epoch, self.state.memberships.incarnation, stage)
+        self._round = Round(work, self.state.now, stage)
 
     def _end(self) -> None:
         """End a round; called with the lock held."""
@@ -189,8 +179,6 @@ class TrainingLoop:
                 return self._read(current)
             case Stage.COMPUTE:
                 return self._compute(current)
-            case Stage.PAUSE:
-                return self._pause(current)
             case Stage.PUSH:
                 return self._push(current)
             case Stage.CONFIRM:
@@ -228,49 +216,46 @@ class TrainingLoop:
         Under BSP a version has the same bits on every server, so members that are lost meanwhile change nothing of it.
         """
         incarnation, found = self._next or (0, None)
-        if found is not None and incarnation == current.incarnation and self.program.is_for(found, clock):
+        if found is not None and incarnation == current.begun.incarnation and self.program.is_for(found, clock):
             if found.complete or self.state.settings.bsp:
                 return found
-        begun = self.program.begin(clock, current.epoch)
-        self._next = current.incarnation, begun
+        begun = self.program.begin(clock, current.begun.epoch)
+        self._next = current.begun.incarnation, begun
         return begun
 
     def _compute(self, current: Round) -> float | None:
-        work, computation = current.work, current.computation
-        assert isinstance(work, Work) and computation is not None
-        self._next = None
-        if work.clock >= self.state.settings.iterations:
-            self._finish(current, work, self.program.measure(computation))
-            return None
-        current.contribution = computation.finish()
-        current.computation = None
-        current.until_s = self._wakeup.now_s() + self.program.pause_s(work.splits)
-        current.stage = Stage.PAUSE
+        """Compute; keep what was computed, and go on to push it."""
+        work = current.work
+        assert isinstance(work, Work)
+        if current.contribution is None:
+            computation, self._next = current.computation, None
+            assert computation is not None
+            if work.clock >= self.state.settings.iterations:
+                self._finish(current, work, self.program.measure(computation))
+                return None
+            current.contribution = computation.finish()
+            current.computation = None
+            current.until_s = self._wakeup.now_s() + self.program.pause_s(work.splits)
+        contribution = current.contribution
+        if self._wakeup.now_s() < current.until_s:
+            return current.until_s
+        with self._wakeup.lock:
+            if self._is_void(current):
+                return None
+            report = m.ClockReported(self.state.name, work.clock, contribution.results, current.begun.incarnation)
+            self.state.keep(Kept(work.clock, contribution.splits, report, contribution))
+            current.contribution = None
+            current.stage = Stage.PUSH
         return None
 
     def _finish(self, current: Round, work: Work, results: tuple[m.SplitResult, ...]) -> None:
         """Report what was measured with the final parameters."""
         with self._wakeup.lock:
             if not self._is_void(current):
-                self._report(m.ClockReported(self.state.name, work.clock, results, current.incarnation))
+                self._report(m.ClockReported(self.state.name, work.clock, results, current.begun.incarnation))
                 self.state.duties.computed(work.clock, work.splits)
                 self.state.pushed(work.clock)
             self._end()
-
-    def _pause(self, current: Round) -> float | None:
-        """Let time pass; then keep what was computed, and go on to push it."""
-        work, contribution = current.work, current.contribution
-        assert isinstance(work, Work) and contribution is not None
-        if self._wakeup.now_s() < current.until_s:
-            return current.until_s
-        with self._wakeup.lock:
-            if self._is_void(current):
-                return None
-            report = m.ClockReported(self.state.name, work.clock, contribution.results, current.incarnation)
-            self.state.keep(Kept(work.clock, contribution.splits, report, contribution))
-            current.contribution = None
-            current.stage = Stage.PUSH
-        return None
 
     def _push(self, current: Round) -> float | None:
         """Push what was computed, and ask for the parameters of the next clock together with it where that can be."""
@@ -281,24 +266,22 @@ class TrainingLoop:
             with self._wakeup.lock:
                 if self._is_void(current):
                     return None
-                duties = self.state.duties
                 if not self.program.splits:
                     # The first splits of a newcomer begin later: a lost worker had pushed this clock's.
-                    duties.done(clock)
+                    self.state.pushed(clock)
                     self._end()
                     return None
-                following = clock + 1
-                asks = following <= duties.horizon and duties.active_at(following) == self.program.splits
-            current.computation = self._coming(following, current) if asks else None
-            min_clock = self.state.settings.min_clock_to_read(following)
-            self._exchange(current, clock, current.computation, following, min_clock)
+                ahead = self.state.read_ahead(clock, self.program.splits)
+            current.computation = None if ahead is None else self._coming(ahead, current)
+            min_clock = self.state.settings.min_clock_to_read(clock + 1)
+            self._exchange(current, clock, current.computation, clock + 1, min_clock)
         return self._go_on(current)
 
     def _confirm(self, current: Round) -> float | None:
         """Wait, before leaving, until what was pushed is in the parameters of the next clock everywhere."""
         clock = current.work.clock
         if current.exchange is None:
-            read = self.program.begin(clock, current.epoch)
+            read = self.program.begin(clock, current.begun.epoch)
             read.drop_splits()
             self._exchange(current, clock, read, clock, clock)
         return self._go_on(current)

@@ -85,7 +85,7 @@ def test_partitions_begin_with_what_a_checkpoint_says() -> None:
     counters = {0: s.Counters((4, 5, 6), 15, 2), 1: s.Counters((5, 5, 5), 15, 0)}
     state.step(s.MembershipArrived(0, BEFORE, counters))
     state.validate()
-    assert [state.partitions[p].completed for p in (0, 1)] == [4, 5]
+    assert [state.partitions[p].clocks.completed for p in (0, 1)] == [4, 5]
     refused = state.step(s.PushArrived("again", 0, 4, (1,)))
-    assert refused == [s.AckPush("again", 0, (1,))] and state.partitions[0].duplicates_refused == 3
+    assert refused == [s.AckPush("again", 0, (1,))] and state.partitions[0].clocks.duplicates_refused == 3
     assert isinstance(state.step(s.PushArrived("push", 0, 4, (0,)))[0], s.ApplyPush)

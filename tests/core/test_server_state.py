@@ -9,7 +9,8 @@ import pytest
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
-from eps.core.server_state import Holding, ServerState
+from eps.core.partition_state import Follower, Holding
+from eps.core.server_state import ServerState
 from eps.core.settings import UNBOUNDED, CoreSettings
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
@@ -117,8 +118,8 @@ def test_any_grouping_and_order_of_pushes_adds_each_contribution_once(settings: 
                     assert sorted(x for x in added if x[0] == command.clock) == [(command.clock, i) for i in ALL]
             waiting = [w for w in waiting if w not in added]
             assert len(added) == len(set(added)), seed
-        assert server.state.partitions[0].completed == 4
-        assert server.state.partitions[0].applied == 12
+        assert server.state.partitions[0].clocks.completed == 4
+        assert server.state.partitions[0].clocks.applied == 12
 
 
 @pytest.mark.parametrize("settings", [BSP, SSP])
@@ -129,7 +130,7 @@ def test_repeated_push_is_acknowledged_and_not_added(settings: CoreSettings) -> 
     again = server.push(0, 0, 1, request="again")
 
     assert again == [s.AckPush("again", 0, (0, 1))]
-    assert server.state.partitions[0].duplicates_refused == 2
+    assert server.state.partitions[0].clocks.duplicates_refused == 2
 
 
 @pytest.mark.parametrize("settings", [BSP, SSP])
@@ -288,7 +289,7 @@ def test_follower_applies_updates_in_order_and_holds_requests() -> None:
     assert [c.clock for c in due if isinstance(c, s.ApplyUpdate)] == [2, 3]
     assert again == [s.DropUpdate(("update", 5))]
     assert held == []
-    assert server.state.partitions[0].completed == 4
+    assert server.state.partitions[0].clocks.completed == 4
 
 
 def test_snapshot_that_comes_again_is_reported_again_and_installed_once() -> None:
@@ -297,7 +298,7 @@ def test_snapshot_that_comes_again_is_reported_again_and_installed_once() -> Non
     server.update(2, 5)
 
     assert server.snapshot() == [s.DropUpdate("snapshot"), s.ReportCaughtUp(1, 0, None)]
-    assert server.state.partitions[0].completed == 3
+    assert server.state.partitions[0].clocks.completed == 3
 
 
 def test_update_of_nothing_is_dropped() -> None:
@@ -435,7 +436,7 @@ def test_later_plan_ends_what_an_unheard_abort_left_at_the_donor() -> None:
     commands = donor.follow(plan_id=2)
 
     assert kinds(commands) == ["StopSending", "SendSnapshot"]
-    assert donor.state.partitions[0].followers == {"server-2": 2}
+    assert donor.state.partitions[0].followers == {"server-2": Follower(2)}
     assert donor.follow(plan_id=1) == [], "an order of plan 1 that comes late"
 
 
@@ -452,12 +453,11 @@ def test_what_was_sent_for_an_aborted_plan_and_is_acknowledged_late_says_nothing
 
     assert donor.step(s.UpdateAcked(1, 0, "server-2", 0)) == [], "the first snapshot"
     assert donor.step(s.UpdateAcked(1, 0, "server-2", 1)) == [], "the update that followed it"
-    assert not donor.state.partitions[0].in_sync
+    assert donor.state.partitions[0].followers["server-2"].acked is None
 
     donor.step(s.UpdateAcked(2, 0, "server-2", 1))
     donor.step(s.UpdateAcked(2, 0, "server-2", 2))
-    assert donor.state.partitions[0].in_sync == {"server-2": 2}
-    assert not donor.state.partitions[0].joining, "reported as sent"
+    assert donor.state.partitions[0].followers == {"server-2": Follower(2, acked=2)}, "reported as sent"
 
 
 def test_later_plan_ends_what_an_unheard_abort_left_at_the_follower() -> None:

@@ -12,10 +12,11 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.job import Job
 from eps.core.membership import ListEntry, Membership
+from eps.core.partition_state import Holding
 from eps.core.plan_driver import plan_transfer
 from eps.core.planner import PARTITION_TAKE_RULE, SPLIT_TAKE_RULE, Move, TakeRule, plan_partitions, plan_splits
 from eps.core.reconfig import Change, Operation, Phase, Plan
-from eps.core.server_state import Holding, ServerState
+from eps.core.server_state import ServerState
 from eps.core.settings import CoreSettings
 from eps.core.tables import PartitionTable, SplitTable, spread_evenly
 from eps.core.types import Address, Role, Team

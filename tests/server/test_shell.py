@@ -311,11 +311,11 @@ def test_update_that_is_refused_as_taken_over_holds_up_no_other_partition_of_tha
     heir.on_order(m.UpdateMembership(3, taken_over))
     # On its way when the worker was lost; the owner does not know yet.
     train(0, 0, 1)
-    assert owner._state.partitions[0].in_sync == {"server-2": 1}
+    assert owner._state.partitions[0].followers["server-2"].acked == 1
     owner.on_order(m.UpdateMembership(3, taken_over))
     train(1, 1)
     pulled = connection.request(build_exchange([], [PullPart(1, 2)])).result(TIMEOUT_S)
-    assert parse_reply(pulled)[1][0].clock == 2 and heir._state.partitions[1].completed == 2
+    assert parse_reply(pulled)[1][0].clock == 2 and heir._state.partitions[1].clocks.completed == 2
     connection.close()
     for name in servers:
         listeners[name].close()

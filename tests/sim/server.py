@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
-from eps.core.server_state import Holding, ServerState
+from eps.core.partition_state import Holding
+from eps.core.server_state import ServerState
 from eps.core.types import Address, MemberId, Role
 from tests.sim.process import SimProcess
 from tests.sim.wire import (
@@ -238,7 +239,7 @@ class SimServer(SimProcess):
             case s.TakeSnapshot(checkpoint_id, partition, next_clock, applied, refused):
                 store = self.stores[partition]
                 # Of a clock that is not complete some may have been added to the sum, which is not kept.
-                begun = self.state.partitions[partition].arrived
+                begun = self.state.partitions[partition].clocks.arrived
                 kept = tuple(clock - (split in begun) for split, clock in enumerate(store.ledger))
                 assert kept == next_clock, "what is kept is what was applied"
                 value = str(store.value)
@@ -255,7 +256,7 @@ class SimServer(SimProcess):
     def _answer_pull(self, arrival: Arrival, partition: int, clock: int) -> None:
         store = self.stores[partition]
         asked = arrival.body.min_clock
-        if self.job.settings.bsp and clock == self.state.partitions[partition].completed - 1:
+        if self.job.settings.bsp and clock == self.state.partitions[partition].clocks.completed - 1:
             if store.previous is None:
                 # A snapshot began the partition: only a delivery that nobody waits for any more asks for this.
                 arrival.reply(Failed(f"the parameters of clock {clock} are not kept"))

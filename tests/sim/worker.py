@@ -307,8 +307,10 @@ class SimWorker(SimProcess):
         """Let the loop do what can be done now, and again when something is due."""
         if not self.alive:
             return
+        self.state.validate()
         due_s = self.loop.advance()
         assert due_s is not None
+        self.state.validate()
         self._looks += 1
         look = self._looks
         if due_s < self.net.now_s + LATEST_S:
