@@ -361,7 +361,7 @@ def test_plan_is_released_beside_an_exchange_that_has_nothing_to_do_with_the_clo
 
 
 @pytest.mark.parametrize(
-    "break_it", ["memberships", "takes over", "behind", "twice", "nowhere", "due", "read", "epoch"]
+    "break_it", ["memberships", "takes over", "clock", "empty", "nowhere", "due", "read", "epoch"]
 )
 def test_validate_finds_what_cannot_be(break_it: str) -> None:
     state = whole()
@@ -373,11 +373,10 @@ def test_validate_finds_what_cannot_be(break_it: str) -> None:
             state.memberships.add(V1)
         case "takes over":
             state.memberships.add(replace(V3, split_clocks=(5,) * 4, recovery=1))
-        case "behind":
-            state.duties.clock = 4
-            state.duties._next[0] = 3
-        case "twice":
-            state.outbox.add(kept)
+        case "clock":
+            state.duties.clock = BSP.iterations + 2
+        case "empty":
+            state.outbox.add(replace(kept, splits=()))
         case "nowhere":
             kept.held.add(BSP.num_partitions)
         case "due":

@@ -98,7 +98,7 @@ def trained(runtime: Runtime, cores: int | None, is_followed: bool) -> tuple[lis
                     kept += [update.gradient.tobytes(), update.exponents.tobytes()]
     work.close()
     kept += [array.tobytes() for store in stores.values() for array in store.snapshot()[0]]
-    return [store.values.tobytes() for store in stores.values()], kept
+    return [store.export().tobytes() for store in stores.values()], kept
 
 
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))

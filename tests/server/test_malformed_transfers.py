@@ -73,7 +73,7 @@ class Follower:
     def told(self) -> tuple[object, ...]:
         """Return what would show that an update was counted or applied."""
         state, store = self.state, self.store
-        values = store.values.tobytes(), store.exponents.tobytes(), store.applications.tobytes()
+        values = store.export().tobytes(), store.exponents.tobytes(), store.applications.tobytes()
         return (
             state.sequence,
             state.clocks.completed,
