@@ -361,7 +361,7 @@ def test_plan_is_released_beside_an_exchange_that_has_nothing_to_do_with_the_clo
 
 
 @pytest.mark.parametrize(
-    "break_it", ["memberships", "takes over", "clock", "empty", "nowhere", "due", "read", "epoch"]
+    "break_it", ["memberships", "takes over", "clock", "empty", "nowhere", "kept", "read", "epoch"]
 )
 def test_validate_finds_what_cannot_be(break_it: str) -> None:
     state = whole()
@@ -379,8 +379,8 @@ def test_validate_finds_what_cannot_be(break_it: str) -> None:
             state.outbox.add(replace(kept, splits=()))
         case "nowhere":
             kept.held.add(BSP.num_partitions)
-        case "due":
-            state.duties._next[0] = 0
+        case "kept":
+            state.read_clock = 1
         case "read":
             state.read_clock = BSP.iterations + 2
         case "epoch":
