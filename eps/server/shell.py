@@ -28,13 +28,11 @@ from eps.pb import data_pb2 as pb
 from eps.server.checkpoint_writer import CheckpointWriter
 from eps.server.checks import check_keysets, check_parts, check_pushes, check_snapshot, check_update, divided
 from eps.server.commands import Commands
-from eps.server.follower_stream import FollowerStream, Transfer
-from eps.server.followers import Followers
+from eps.server.followers import Followers, FollowerStream, Transfer
 from eps.server.incoming import Preparations, take_in
 from eps.server.partition_store import PartitionStore
-from eps.server.partitions import Partitions
+from eps.server.partitions import Partitions, load_partitions
 from eps.server.pending import PendingExchange, PullRequest, PushRequest, TransferRequest
-from eps.server.restore import load_partitions
 from eps.spec.runtime import Runtime
 from eps.storage.checkpoint import open_checkpoints
 from eps.storage.local import LocalStorage
@@ -359,6 +357,6 @@ class ServerShell:
             self._followers.stop()
         self._preparations.stop()
         self._writer.close()
-        self._partitions.close()
+        self._commands.close()
         self._meetings.shutdown(wait=False, cancel_futures=True)
         self._peers.close()

@@ -3,25 +3,28 @@
 One clock after the other is a :class:`Round`: read the parameters, compute, push.  :meth:`TrainingLoop.advance` does
 what can be done now; it neither sleeps nor starts a thread.  :meth:`TrainingLoop.run` waits between its calls.
 
-The loop's thread owns the arrays; the session's thread only changes the pure state, under one lock.
+The loop's thread owns the arrays; the session's thread only changes the pure state, under one lock.  Everything in
+:mod:`eps.worker` that waits or reads the time does it in :class:`Wakeup`, or in a wire: a simulation gives others.
 
-Source: EPS §2.2 Fig. 1b (six steps), §3.1.4 (active and inactive dataset), Figs 7, 8 and 11.
+Source: EPS §2.2 Fig. 1b (six steps), §3.1.4 (active and inactive dataset), Figs 7, 8 and 11; design section 6.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from eps.core import messages as m
+from eps.core.membership import Membership
+from eps.core.types import Address
 from eps.core.worker_state import Begun, Confirmation, Kept, Work, WorkerState
 from eps.errors import DeadlineError
-from eps.worker.compute import Computation, Contribution
-from eps.worker.plane import Exchange, ParameterPlane, Progress
-from eps.worker.program import Program
-from eps.worker.wakeup import Wakeup
+from eps.worker.compute import Computation, Contribution, Program
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +33,113 @@ HORIZON_DEADLINE_S = 3600.0
 
 #: Closer to its horizon than this, a worker's reports do not linger.
 NEAR_HORIZON_CLOCKS = 3
+
+
+class Wakeup:
+    """What the session's thread and the loop's thread of a worker share, beside its state.
+
+    Parameters
+    ----------
+    now_s : callable
+        The clock.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.now_s = now_s
+        #: Held while the state is used.
+        self.lock = threading.Condition()
+        #: Counts what the session's thread says; -1 once it says that the worker is to stop.
+        self._news = 0
+        #: Of that, how much the loop has seen.
+        self._seen = 0
+
+    def tell(self) -> None:
+        """Wake the loop: the state has changed."""
+        with self.lock:
+            if self._news >= 0:
+                self._news += 1
+                self.lock.notify_all()
+
+    def stop(self) -> None:
+        """Make the loop end soon."""
+        with self.lock:
+            self._news = -1
+            self.lock.notify_all()
+
+    def look(self) -> bool:
+        """Return whether the loop is to go on; what was told before wakes it no more."""
+        with self.lock:
+            self._seen = self._news
+            return self._seen >= 0
+
+    def wait(self, until_s: float) -> None:
+        """Wait for news, at most until a time of the clock."""
+        with self.lock:
+            self.lock.wait_for(lambda: self._news != self._seen, max(0.0, until_s - self.now_s()))
+
+
+class Progress(Enum):
+    """How far an exchange is."""
+
+    UNDER_WAY = "under way"
+    #: Everything is put, and everything has come.
+    COMPLETE = "complete"
+    #: The clock that was asked for is complete everywhere: a lost worker had put what was to be computed.
+    PASSED = "passed"
+
+
+class Exchange(Protocol):
+    """Contributions that are put and parameters that are got, together."""
+
+    @property
+    def put(self) -> Sequence[Kept]:
+        """The contributions."""
+
+    @property
+    def due_s(self) -> float:
+        """When :meth:`advance` has something to do though no answer comes; by the worker's clock."""
+
+    def advance(self) -> Progress:
+        """Send what is due and take what has come; may wait for it, but not long.
+
+        Raises
+        ------
+        ProtocolError
+            A peer says that a part breaks the protocol.
+        DeadlineError, PeerUnavailableError
+            The exchange is given up; says what is missing.
+        """
+
+
+class ParameterPlane(Protocol):
+    """Puts the contributions of one worker, and gets its parameters.  Used by the worker's thread, but for prepare."""
+
+    def prepare(self, addresses: Iterable[Address]) -> None:
+        """Begin to connect to peers, before an exchange waits for them; any thread."""
+
+    def follow(self, membership: Membership) -> None:
+        """Part from peers that are no members any more; between exchanges."""
+
+    def exchange(self, put: Sequence[Kept], get: Computation | None, clock: int, min_clock: int) -> Exchange:
+        """Begin an exchange; what is under way of the one before is void.
+
+        Parameters
+        ----------
+        put : sequence of Kept
+            What some peer may lack.
+        get : Computation or None
+            Where parameters go; None asks for none.
+        clock : int
+            Of those parameters.
+        min_clock : int
+            Clocks that must be complete in them.
+        """
+
+    def rest(self) -> None:
+        """Give everything back that peers could use: nothing is exchanged, unless members are lost."""
+
+    def close(self) -> None:
+        """Close the connections."""
 
 
 class Reporter(Protocol):

@@ -23,10 +23,8 @@ from eps.errors import DeadlineError, PeerUnavailableError, ProtocolError
 from eps.net.messages.codec import membership_from_pb
 from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart
 from eps.pb import data_pb2 as pb
-from eps.worker.compute import Computation, Contribution
-from eps.worker.plane import Progress
-from eps.worker.program import Program
-from eps.worker.wakeup import Wakeup
+from eps.worker.compute import Computation, Contribution, Program
+from eps.worker.loop import Progress, Wakeup
 from eps.worker.wire import Sent, Wire
 
 logger = logging.getLogger(__name__)
@@ -114,7 +112,7 @@ class PushPull:
         )
 
     def exchange(self, put: Sequence[Kept], get: Computation | None, clock: int, min_clock: int) -> PushPullExchange:
-        """Begin an exchange; see :class:`eps.worker.plane.ParameterPlane`."""
+        """Begin an exchange; see :class:`eps.worker.loop.ParameterPlane`."""
         return PushPullExchange(self, put, get, clock, min_clock)
 
     def rest(self) -> None:

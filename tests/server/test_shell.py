@@ -337,7 +337,7 @@ def test_training_goes_on_where_a_checkpoint_finds_no_memory(rig: Rig, monkeypat
 
 
 def test_key_sets_beyond_the_bound_are_forgotten_and_asked_for_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eps.server.keysets.MOST_KEYSET_BYTES", 16)
+    monkeypatch.setattr("eps.server.partitions.MOST_KEYSET_BYTES", 16)
     first, second = np.array([0, 1], np.int64), np.array([1, 2], np.int64)
     rig.exchange(pulls=[PullPart(0, -1, keyset_digest(first), first)])
     rig.exchange(pulls=[PullPart(0, -1, keyset_digest(second), second)])

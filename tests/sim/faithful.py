@@ -196,7 +196,7 @@ class Pending:
 
 
 class FollowerStream:
-    """Twin of ``eps.server.follower_stream.FollowerStream``."""
+    """Twin of ``eps.server.followers.FollowerStream``."""
 
     def __init__(self, server: FaithfulServer, address: Address, failed: Callable[[], None]) -> None:
         self._server = server

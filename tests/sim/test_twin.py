@@ -23,8 +23,8 @@ from eps.errors import EpsError, TakenOverError
 from eps.net.arrays.api import Message, Seal
 from eps.net.arrays.seals import checksum_of
 from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_exchange, parse_reply, simple
-from eps.server.initial import initial_values
 from eps.server.partition_store import PartitionStore
+from eps.server.partitions import initial_values
 from eps.server.shell import ServerShell
 from eps.spec.runtime import Runtime
 from tests.fakes.inproc_van import InProcessVan

@@ -19,10 +19,9 @@ from eps.core.worker_state import WorkerState
 from eps.net.messages.codec import membership_to_pb
 from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart
 from eps.pb import data_pb2 as pb
-from eps.worker.loop import TrainingLoop
+from eps.worker.loop import TrainingLoop, Wakeup
 from eps.worker.push_pull import Patience, PushPull
 from eps.worker.shell import WorkerShell
-from eps.worker.wakeup import Wakeup
 from eps.worker.wire import Answers, Sent
 from tests.sim.process import SimProcess
 from tests.sim.wire import PRIME, Again, Failed, Passed, Pull, Pulled, Push, Pushed, Stale, contribution, digest_of

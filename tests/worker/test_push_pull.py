@@ -32,9 +32,8 @@ from eps.net.messages.exchange import (
 )
 from eps.net.messages.lean import PLAIN
 from eps.pb import data_pb2 as pb
-from eps.worker.plane import Progress
+from eps.worker.loop import Progress, Wakeup
 from eps.worker.push_pull import CALM_S, MESSAGE_BYTES, RETRY_S, Patience, PushPull, PushPullExchange
-from eps.worker.wakeup import Wakeup
 from eps.worker.wire import Answers, Sent, ServerWire, Wire
 from tests.fakes.inproc_van import InProcessVan
 
