@@ -46,8 +46,12 @@ class Clocks:
     @classmethod
     def of(cls, counters: s.Counters) -> Clocks:
         """Return the clocks of a partition that is so far."""
-        completed = min(counters.next_clock)
+        completed = counters.completed
         return cls(list(counters.next_clock), completed, completed, counters.applied, counters.duplicates_refused)
+
+    def counters(self) -> s.Counters:
+        """Return how far the partition is, without what contributed to a clock that is not complete."""
+        return s.Counters(tuple(self.next_clock), self.applied, self.duplicates_refused)
 
     @property
     def readable_from(self) -> int:
@@ -259,19 +263,7 @@ class PartitionState:
             out.append(s.RepeatSnapshotReport(plan_id, self.partition, follower))
             return
         self.followers[follower] = Follower(plan_id)
-        clocks = self.clocks
-        out.append(
-            s.SendSnapshot(
-                plan_id,
-                self.partition,
-                follower,
-                self.sequence,
-                clocks.completed,
-                tuple(clocks.next_clock),
-                clocks.applied,
-                clocks.duplicates_refused,
-            )
-        )
+        out.append(s.SendSnapshot(plan_id, self.partition, follower, self.sequence, self.clocks.counters()))
 
     def _send_updates(self, clock: int, splits: tuple[int, ...], out: Commands) -> None:
         for to, follower in sorted(self.followers.items()) if self.followers else ():

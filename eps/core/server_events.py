@@ -23,8 +23,14 @@ class Counters:
 
     #: Per split, the next clock that it contributes.
     next_clock: tuple[int, ...]
+    #: Contributions, one for each (clock, split), that were added to the parameters.
     applied: int = 0
     duplicates_refused: int = 0
+
+    @property
+    def completed(self) -> int:
+        """Clocks that every split has contributed."""
+        return min(self.next_clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +91,7 @@ class SnapshotArrived:
     plan_id: int
     partition: int
     sequence: int
-    completed: int
-    next_clock: tuple[int, ...]
-    applied: int
-    duplicates_refused: int
+    counters: Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,10 +277,7 @@ class SendSnapshot:
     partition: int
     to: MemberId
     sequence: int
-    completed: int
-    next_clock: tuple[int, ...]
-    applied: int
-    duplicates_refused: int
+    counters: Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,9 +382,7 @@ class TakeSnapshot:
 
     checkpoint_id: int
     partition: int
-    next_clock: tuple[int, ...]
-    applied: int
-    duplicates_refused: int
+    counters: Counters
 
 
 @dataclass(frozen=True, slots=True)

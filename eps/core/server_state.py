@@ -190,8 +190,7 @@ class Served:
             why = f"it was at clock {clocks.completed} when the checkpoint of clock {due.clock} was ordered"
             out.append(s.SkipSnapshot(due.checkpoint_id, partition, why))
             return
-        counted = tuple(clocks.next_clock), clocks.applied, clocks.duplicates_refused
-        out.append(s.TakeSnapshot(due.checkpoint_id, partition, *counted))
+        out.append(s.TakeSnapshot(due.checkpoint_id, partition, clocks.counters()))
 
     def validate(self) -> None:
         """Assert what must always be true."""
@@ -367,9 +366,7 @@ class ServerState:
             if known is not None and known.plan_id == event.plan_id:
                 out.append(s.ReportCaughtUp(event.plan_id, event.partition, None))
             return
-        clocks = Clocks(
-            list(event.next_clock), event.completed, event.completed, event.applied, event.duplicates_refused
-        )
+        clocks = Clocks.of(event.counters)
         state = PartitionState(
             event.partition, self.settings.bsp, Holding.FOLLOWER, clocks, event.sequence, plan_id=event.plan_id
         )

@@ -232,7 +232,7 @@ class Followers:
 
     def send_snapshot(self, command: s.SendSnapshot) -> None:
         """Copy a partition now and send the copy."""
-        partition, plan_id = command.partition, command.plan_id
+        partition, plan_id, counters = command.partition, command.plan_id, command.counters
         blob, size_bytes = self._partitions.stores[partition].snapshot()
         # The registration moves with the partition: no worker has to send its keys again.
         keysets = self._partitions.keysets.of(partition)
@@ -241,10 +241,10 @@ class Followers:
             plan_id=plan_id,
             partition=partition,
             sequence=command.sequence,
-            completed=command.completed,
-            next_clock=command.next_clock,
-            applied=command.applied,
-            duplicates_refused=command.duplicates_refused,
+            completed=counters.completed,
+            next_clock=counters.next_clock,
+            applied=counters.applied,
+            duplicates_refused=counters.duplicates_refused,
             keysets=tuple(keysets),
         )
         # Its checksum is taken when it is sent, by the stream's thread.

@@ -249,10 +249,7 @@ class ServerShell:
                 part.plan_id,
                 part.partition,
                 part.sequence,
-                part.completed,
-                tuple(part.next_clock),
-                part.applied,
-                part.duplicates_refused,
+                s.Counters(tuple(part.next_clock), part.applied, part.duplicates_refused),
             )
         )
 

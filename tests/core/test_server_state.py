@@ -62,7 +62,8 @@ class Server:
         return self.step(s.SendOrdered(m.SendPartitions(plan_id, (target,))))
 
     def snapshot(self, clock: int = 2, sequence: int = 5, plan_id: int = 1) -> list[s.ServerCommand]:
-        return self.step(s.SnapshotArrived("snapshot", plan_id, 0, sequence, clock, (clock,) * 3, 3 * clock, 0))
+        counters = s.Counters((clock,) * 3, 3 * clock, 0)
+        return self.step(s.SnapshotArrived("snapshot", plan_id, 0, sequence, counters))
 
     def update(self, clock: int, sequence: int, *splits: int, plan_id: int = 1) -> list[s.ServerCommand]:
         return self.step(s.UpdateArrived(("update", sequence), plan_id, 0, sequence, clock, splits or ALL))
@@ -253,7 +254,7 @@ def test_donor_sends_a_snapshot_then_every_update() -> None:
     snapshot = server.follow()
     update = [c for c in server.push(1, 1, 2) if isinstance(c, s.SendUpdate)]
 
-    assert snapshot == [s.SendSnapshot(1, 0, "server-2", 1, 1, (1, 1, 1), 3, 0)]
+    assert snapshot == [s.SendSnapshot(1, 0, "server-2", 1, s.Counters((1, 1, 1), 3, 0))]
     assert update == [s.SendUpdate(1, 0, "server-2", 1, 1, ALL)]
 
 

@@ -176,18 +176,7 @@ class SimServer(SimProcess):
                 self.step(s.PullArrived(arrival, partition, min_clock))
             case Snapshot():
                 arrival.checksum = str(body.value)
-                self.step(
-                    s.SnapshotArrived(
-                        arrival,
-                        body.plan_id,
-                        body.partition,
-                        body.sequence,
-                        body.completed,
-                        body.next_clock,
-                        body.applied,
-                        body.duplicates_refused,
-                    )
-                )
+                self.step(s.SnapshotArrived(arrival, body.plan_id, body.partition, body.sequence, body.counters))
             case Update(plan_id, partition, sequence, clock, splits, _):
                 self.step(s.UpdateArrived(arrival, plan_id, partition, sequence, clock, splits))
             case Promote(plan_id, partition, sequence, _):
@@ -236,18 +225,15 @@ class SimServer(SimProcess):
                 del self.stores[partition]
             case s.ReportToMaster(report):
                 self.report(report)
-            case s.TakeSnapshot(checkpoint_id, partition, next_clock, applied, refused):
+            case s.TakeSnapshot(checkpoint_id, partition, counters):
                 store = self.stores[partition]
                 # Of a clock that is not complete some may have been added to the sum, which is not kept.
                 begun = self.state.partitions[partition].clocks.arrived
                 kept = tuple(clock - (split in begun) for split, clock in enumerate(store.ledger))
-                assert kept == next_clock, "what is kept is what was applied"
-                value = str(store.value)
-                self._write(
-                    m.CheckpointPartWritten(
-                        self.name, checkpoint_id, partition, self.name, 8, value, next_clock, applied, refused
-                    )
-                )
+                assert kept == counters.next_clock, "what is kept is what was applied"
+                written = self.name, checkpoint_id, partition, self.name, 8, str(store.value)
+                counted = counters.next_clock, counters.applied, counters.duplicates_refused
+                self._write(m.CheckpointPartWritten(*written, *counted))
             case s.SkipSnapshot(checkpoint_id, partition, why):
                 self._write(m.CheckpointPartFailed(self.name, checkpoint_id, partition, why, late=True))
             case _:
@@ -285,10 +271,7 @@ class SimServer(SimProcess):
                     command.plan_id,
                     command.partition,
                     command.sequence,
-                    command.completed,
-                    command.next_clock,
-                    command.applied,
-                    command.duplicates_refused,
+                    command.counters,
                     store.value,
                     tuple(ledger),
                 )

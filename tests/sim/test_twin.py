@@ -17,6 +17,7 @@ from eps.core import messages as m
 from eps.core.events import ReportReceived
 from eps.core.membership import Membership
 from eps.core.partition_state import Holding
+from eps.core.server_events import Counters
 from eps.core.tables import PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.errors import EpsError, TakenOverError
@@ -195,7 +196,7 @@ class Both:
         clocks = (clock,) * SPLITS
         header = simple("snapshot", plan_id=PLAN, partition=partition, completed=clock, next_clock=clocks)
         checksum = checksum_of(header, arrays)
-        body = SimSnapshot(PLAN, partition, 0, clock, clocks, 0, 0, 1, clocks)
+        body = SimSnapshot(PLAN, partition, 0, Counters(clocks), 1, clocks)
         self._transfer(Message(header, arrays, Seal(checksum, checksum)), body)
 
     def update(self, partition: int, sequence: int) -> None:
