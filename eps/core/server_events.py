@@ -78,9 +78,11 @@ class ExchangeArrived:
 
 @dataclass(frozen=True, slots=True)
 class SendOrdered:
-    """The master ordered partitions to be sent."""
+    """The master ordered a partition to be sent to another server."""
 
-    order: m.SendPartitions
+    plan_id: int
+    partition: int
+    to: MemberId
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,6 @@ class PlanReleaseOrdered:
     """The master released a plan."""
 
     plan_id: int
-    removed: tuple[MemberId, ...]
 
 
 @dataclass(frozen=True, slots=True)

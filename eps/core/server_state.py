@@ -244,8 +244,8 @@ class ServerState:
                 self._on_results(report, out)
             case s.MembershipArrived():
                 self._on_membership(event, out)
-            case s.SendOrdered(order):
-                self._on_send(order, out)
+            case s.SendOrdered():
+                self._on_send(event, out)
             case s.SnapshotArrived():
                 self._on_snapshot(event, out)
             case s.SendingFailed():
@@ -348,14 +348,11 @@ class ServerState:
 
     # ---- followers that come
 
-    def _on_send(self, order: m.SendPartitions, out: Commands) -> None:
-        self._close_before(order.plan_id, out)
-        if self._closed(order.plan_id):
-            return
-        for target in order.transfers:
-            state = self.partitions.get(target.item)
-            if state is not None and state.holding is Holding.OWNER:
-                state.send_to(target.target, order.plan_id, out)
+    def _on_send(self, event: s.SendOrdered, out: Commands) -> None:
+        self._close_before(event.plan_id, out)
+        state = self.partitions.get(event.partition)
+        if state is not None and state.holding is Holding.OWNER and not self._closed(event.plan_id):
+            state.send_to(event.to, event.plan_id, out)
 
     def _on_snapshot(self, event: s.SnapshotArrived, out: Commands) -> None:
         self._close_before(event.plan_id, out)

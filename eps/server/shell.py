@@ -80,11 +80,11 @@ class ServerShell:
                 for target in transfers:
                     with self._lock:
                         self._followers.addresses[target.target] = target.address
-                    self._take(s.SendOrdered(m.SendPartitions(plan_id, (target,))))
+                    self._take(s.SendOrdered(plan_id, target.item, target.target))
             case m.AbortPlan(plan_id):
                 self._take(s.PlanAborted(plan_id))
-            case m.ReleasePlan(plan_id, removed):
-                self._take(s.PlanReleaseOrdered(plan_id, removed))
+            case m.ReleasePlan(plan_id):
+                self._take(s.PlanReleaseOrdered(plan_id))
                 with self._lock:
                     self._commands.forget(plan_id)
                     known = self._state.membership

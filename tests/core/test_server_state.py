@@ -19,7 +19,6 @@ BSP = CoreSettings(num_splits=3, num_partitions=2, iterations=10, reproducible=F
 SSP = CoreSettings(num_splits=3, num_partitions=2, iterations=10, staleness=2, reproducible=False)
 ASP = CoreSettings(num_splits=3, num_partitions=2, iterations=10, staleness=UNBOUNDED, reproducible=False)
 ALL = (0, 1, 2)
-THERE = Address("there", 1)
 
 
 def membership(version: int, owners: tuple[str, ...], from_clock: int = 0) -> Membership:
@@ -58,8 +57,7 @@ class Server:
         return self.step(s.PullArrived(request, partition, min_clock))
 
     def follow(self, partition: int = 0, plan_id: int = 1) -> list[s.ServerCommand]:
-        target = m.Target(partition, "server-2", THERE)
-        return self.step(s.SendOrdered(m.SendPartitions(plan_id, (target,))))
+        return self.step(s.SendOrdered(plan_id, partition, "server-2"))
 
     def snapshot(self, clock: int = 2, sequence: int = 5, plan_id: int = 1) -> list[s.ServerCommand]:
         counters = s.Counters((clock,) * 3, 3 * clock, 0)
@@ -486,8 +484,8 @@ def test_release_drops_what_was_given_and_is_reported_each_time() -> None:
     donor.follow()
     donor.step(s.MembershipArrived(1, membership(2, ("server-2", "server-1"), from_clock=0)))
 
-    first = donor.step(s.PlanReleaseOrdered(1, ()))
-    again = donor.step(s.PlanReleaseOrdered(1, ()))
+    first = donor.step(s.PlanReleaseOrdered(1))
+    again = donor.step(s.PlanReleaseOrdered(1))
 
     report = s.ReportToMaster(m.PlanReleased("server-1", 1))
     assert first == [s.StopSending(1, 0, "server-2"), s.DropPartition(0), report]
@@ -499,7 +497,7 @@ def test_partition_that_was_given_away_comes_back() -> None:
     server = Server(BSP)
     server.follow(plan_id=1)
     server.step(s.MembershipArrived(1, membership(2, ("server-2", "server-1"), from_clock=0)))
-    server.step(s.PlanReleaseOrdered(1, ()))
+    server.step(s.PlanReleaseOrdered(1))
 
     installed = server.snapshot(clock=3, plan_id=2)
     server.step(s.MembershipArrived(2, membership(3, ("server-1", "server-1"), from_clock=3)))

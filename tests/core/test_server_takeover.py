@@ -163,7 +163,7 @@ def test_follower_that_a_plan_brought_stands_after_its_release_and_one_that_move
     taker.snapshot(clock=0, sequence=0)
     for server in (donor, taker):
         server.step(s.MembershipArrived(1, followed(2, (S1, S1), ((S2,), ()))))
-        server.step(s.PlanReleaseOrdered(1, ()))
+        server.step(s.PlanReleaseOrdered(1))
     standing = set(donor.state.partitions[0].followers), set(taker.state.partitions)
 
     gone = followed(3, (S1, S1), ((S3,), ()))
@@ -454,7 +454,7 @@ def test_inventory_does_not_name_what_was_dropped_nor_a_version_that_did_not_com
     taker.snapshot(clock=0, sequence=0)
     for server in (donor, taker):
         server.step(s.MembershipArrived(1, membership(2, (S2, S1))))
-    donor.step(s.PlanReleaseOrdered(1, ()))
+    donor.step(s.PlanReleaseOrdered(1))
 
     assert [h.partition for h in donor.state.inventory(1).partitions] == [1]
     assert [(h.partition, h.oldest_clock) for h in taker.state.inventory(1).partitions] == [(0, 0)]
@@ -473,12 +473,12 @@ def test_nothing_is_given_up_between_an_inventory_and_the_membership_that_follow
     for server in (donor, taker):
         server.state.inventory(3)
 
-    ignored = donor.step(s.PlanReleaseOrdered(1, ())), taker.step(s.PlanAborted(1))
+    ignored = donor.step(s.PlanReleaseOrdered(1)), taker.step(s.PlanAborted(1))
     donor.step(s.MembershipArrived(0, takeover(3, (S1, S1))))
 
     assert ignored == ([], []) and set(taker.state.partitions) == {0}
     assert donor.state.owned() == (0, 1)
-    assert kinds(donor.step(s.PlanReleaseOrdered(1, ()))) == ["ReportToMaster"]
+    assert kinds(donor.step(s.PlanReleaseOrdered(1))) == ["ReportToMaster"]
 
 
 # ---- incarnations

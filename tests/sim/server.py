@@ -108,11 +108,11 @@ class SimServer(SimProcess):
             case m.SendPartitions(plan_id, transfers):
                 for target in transfers:
                     self.addresses[target.target] = target.address
-                    self.step(s.SendOrdered(m.SendPartitions(plan_id, (target,))))
+                    self.step(s.SendOrdered(plan_id, target.item, target.target))
             case m.AbortPlan(plan_id):
                 self.step(s.PlanAborted(plan_id))
-            case m.ReleasePlan(plan_id, removed):
-                self.step(s.PlanReleaseOrdered(plan_id, removed))
+            case m.ReleasePlan(plan_id):
+                self.step(s.PlanReleaseOrdered(plan_id))
             case m.TakeInventory(recovery):
                 self.report(self.state.inventory(recovery))
             case m.TakeCheckpoint(checkpoint_id, clock):
