@@ -496,11 +496,6 @@ class WorkerState:
         return self.duties.clock is not None and (self.duties.finished or self.duties.left)
 
     @property
-    def rests(self) -> bool:
-        """True where nothing at all is owed, unless members are lost."""
-        return self.leaves and not self._must_confirm
-
-    @property
     def _must_confirm(self) -> bool:
         """True where a server that is lost could still need something of this worker, which leaves."""
         return len(self.outbox) > 0 and self.settings.followers > 0 and not self.duties.finished
@@ -576,6 +571,18 @@ class WorkerState:
         self.duties.computed(work.clock, work.splits)
         self.outbox.forget_before(work.clock + 1)
         self.pushed(work.clock)
+
+    def measured(self, work: Work) -> None:
+        """The final parameters were measured with these splits."""
+        self.duties.computed(work.clock, work.splits)
+        self.pushed(work.clock)
+
+    def rest(self) -> bool:
+        """Forget what is kept where nothing at all is owed, unless members are lost; return whether that is so."""
+        if not self.leaves or self._must_confirm:
+            return False
+        self.outbox.forget_all()
+        return True
 
     def end(self) -> None:
         """What was under way is complete, or void."""

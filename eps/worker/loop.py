@@ -265,9 +265,7 @@ class TrainingLoop:
         """Do what can be done while nothing is due; return when the wait is too long."""
         now_s = self._wakeup.now_s()
         with self._wakeup.lock:
-            rests = self.state.rests
-            if rests:
-                self.state.outbox.forget_all()
+            rests = self.state.rest()
             self._say_released()
         if rests:
             # The model is written now, by others: what this process held for computing is theirs.
@@ -363,8 +361,7 @@ class TrainingLoop:
         with self._wakeup.lock:
             if not self._is_void(current):
                 self._report(m.ClockReported(self.state.name, work.clock, results, current.begun.incarnation))
-                self.state.duties.computed(work.clock, work.splits)
-                self.state.pushed(work.clock)
+                self.state.measured(work)
             self._end()
 
     def _push(self, current: Round) -> float | None:

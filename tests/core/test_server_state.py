@@ -508,3 +508,52 @@ def test_partition_that_was_given_away_comes_back() -> None:
 
 def test_clock_list_of_a_server_without_membership_is_empty() -> None:
     assert ServerState("server-9", BSP).clock_list() == {}
+
+
+BREAKS = (
+    "completed",
+    "arrived",
+    "clocks",
+    "applied",
+    "dropped",
+    "followed",
+    "early",
+    "overdue",
+    "joined",
+    "taken",
+    "plan",
+)
+
+
+@pytest.mark.parametrize("break_it", BREAKS)
+def test_validate_finds_what_cannot_be(break_it: str) -> None:
+    server, follower = Server(BSP), Server(BSP, "server-2")
+    server.follow()
+    follower.snapshot()
+    state, following = server.state.partitions[0], follower.state.partitions[0]
+    match break_it:
+        case "completed":
+            state.clocks.completed = 1
+        case "arrived":
+            state.clocks.arrived.update(ALL)
+        case "clocks":
+            state.clocks.next_clock[0], state.clocks.applied = 1, 1
+        case "applied":
+            state.clocks.applied = 1
+        case "dropped":
+            state.dropped = True
+        case "followed":
+            following.followers = state.followers
+        case "early":
+            following.early[following.sequence] = s.PromoteArrived("promote", 1, 0, following.sequence)
+        case "overdue":
+            state.promote_at = 0
+        case "joined":
+            state.followers["server-2"].joined_at = 0
+        case "taken":
+            server.state._served._taken.add(0)
+        case "plan":
+            state.plan_id = 7
+    with pytest.raises(AssertionError):
+        server.state.validate()
+        follower.state.validate()
