@@ -23,8 +23,14 @@ class Counters:
 
     #: Per split, the next clock that it contributes.
     next_clock: tuple[int, ...]
+    #: Contributions, one for each (clock, split), that were added to the parameters.
     applied: int = 0
     duplicates_refused: int = 0
+
+    @property
+    def completed(self) -> int:
+        """Clocks that every split has contributed."""
+        return min(self.next_clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +77,12 @@ class ExchangeArrived:
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardAnswered:
-    """A forwarded request was answered, or failed, and the answer was relayed."""
-
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
 class SendOrdered:
-    """The master ordered partitions to be sent."""
+    """The master ordered a partition to be sent to another server."""
 
-    order: m.SendPartitions
+    plan_id: int
+    partition: int
+    to: MemberId
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +93,7 @@ class SnapshotArrived:
     plan_id: int
     partition: int
     sequence: int
-    completed: int
-    next_clock: tuple[int, ...]
-    applied: int
-    duplicates_refused: int
+    counters: Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +159,6 @@ class PlanReleaseOrdered:
     """The master released a plan."""
 
     plan_id: int
-    removed: tuple[MemberId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +174,6 @@ ServerEvent = (
     | PushArrived
     | PullArrived
     | ExchangeArrived
-    | ForwardAnswered
     | SendOrdered
     | SnapshotArrived
     | UpdateArrived
@@ -269,18 +265,9 @@ class RefusePassed:
 
 @dataclass(frozen=True, slots=True)
 class RefuseStale:
-    """Answer that the request was routed by an old membership."""
+    """Answer that the partition is elsewhere, with the newest membership, by which the worker sends it again."""
 
     request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Forward:
-    """Send the request to the owner and relay its answer; then say ``ForwardAnswered``."""
-
-    request: Request
-    partition: int
-    to: MemberId
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,10 +278,7 @@ class SendSnapshot:
     partition: int
     to: MemberId
     sequence: int
-    completed: int
-    next_clock: tuple[int, ...]
-    applied: int
-    duplicates_refused: int
+    counters: Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,9 +383,7 @@ class TakeSnapshot:
 
     checkpoint_id: int
     partition: int
-    next_clock: tuple[int, ...]
-    applied: int
-    duplicates_refused: int
+    counters: Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,7 +412,6 @@ ServerCommand = (
     | Fail
     | RefuseStale
     | RefusePassed
-    | Forward
     | SendSnapshot
     | ReportSent
     | RepeatSnapshotReport

@@ -1,4 +1,4 @@
-"""What a server does with each request: accept, refuse, hold, forward, step.  Ids only, no arrays.
+"""What a server does with each request: accept, refuse, hold, step.  Ids only, no arrays.
 
 The shell (``eps.server``) calls :meth:`ServerState.step` under its lock and executes the commands in order on the
 arrays; the simulator does the same on stand-ins.  L0, pure.
@@ -8,7 +8,7 @@ never in workers, so that it does not matter who computes what; the clock list o
 derived from it and the membership by :meth:`ServerState.clock_list`.
 
 Source: EPS §2.2 Fig. 1c (push, step, send), §3.2 Fig. 9, §3.3; design sections 4 to 6; reproducible.md ("Exactly once
-goes with it").
+goes with it"); Proteus §3.3.
 Deviation: under BSP a partition changes hands at a clock (the follower applies the same updates, so its bits are the
 owner's); the paper stops the job for the transfer.
 """
@@ -21,354 +21,435 @@ from dataclasses import replace
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
-from eps.core.partition_state import INCARNATION_BITS, Holding, PartitionState
-from eps.core.server_followers import ReplicatingServer
-from eps.core.types import MemberId
+from eps.core.partition_state import INCARNATION_BITS, Clocks, Commands, Follower, Holding, PartitionState
+from eps.core.progress import LatestResults
+from eps.core.types import CoreSettings, MemberId
 
 
-class ServerState(ReplicatingServer):
-    """The pure state of one server.
+class Served:
+    """The partitions that are here, and what workers, owners and followers are answered about them.
+
+    Every method appends what is to be done to ``out``, in order.
 
     Parameters
     ----------
-    name, settings
-        As of :class:`~eps.core.server_followers.ReplicatingServer`.
+    name : str
+        The server's.
+    settings : CoreSettings
     """
 
-    def step(self, event: s.ServerEvent) -> list[s.ServerCommand]:
-        """Take one event in; return what to do, in order."""
-        self._out = self._sums = []
-        match event:
-            case s.ExchangeArrived(pushes, pulls):
-                self._on_exchange(pushes, pulls)
-            case s.PushArrived():
-                self._on_push(event)
-            case s.PullArrived():
-                self._on_pull(event)
-            case s.UpdateArrived():
-                self._on_update(event)
-            case s.MembershipArrived():
-                self._on_membership(event)
-            case s.ForwardAnswered():
-                self._on_forwarded()
-            case s.SendOrdered():
-                self._on_send(event)
-            case s.SnapshotArrived():
-                self._on_snapshot(event)
-            case s.PromoteArrived():
-                self._on_promote(event)
-            case s.UpdateAcked():
-                self._on_acked(event)
-            case s.SendingFailed():
-                self._on_sending_failed(event)
-            case s.ResultsArrived(report):
-                self._on_results(report)
-            case s.PlanAborted():
-                self._on_abort(event)
-            case s.PlanReleaseOrdered():
-                self._on_release(event)
-            case s.CheckpointOrdered():
-                self._on_checkpoint(event)
-        # Not kept until the next event: they hold what was pushed, which is in the worker's memory.
-        out, self._out, self._sums = self._out, [], []
-        return out
+    def __init__(self, name: MemberId, settings: CoreSettings) -> None:
+        self._name = name
+        #: Derived from the settings, and asked for with every part of every message.
+        self._bsp, self._num_splits, self._iterations = settings.bsp, settings.num_splits, settings.iterations
+        #: The last splits of a push that were looked at and can be.
+        self._right_splits: tuple[int, ...] | None = None
+        self.partitions: dict[int, PartitionState] = {}
+        #: The checkpoint that was ordered last, and the partitions that need no more for it.
+        self._checkpoint: s.CheckpointOrdered | None = None
+        self._taken: set[int] = set()
 
-    # ---- membership
+    # ---- what workers ask for
 
-    def _on_membership(self, event: s.MembershipArrived) -> None:
-        membership = event.membership
-        self._close_before(event.plan_id)
-        if self.membership is None or membership.version > self.membership.version:
-            begins = membership.goes_back or (self.membership is None and membership.version == 1)
-            self.membership = membership
-            if begins:
-                self._begin_incarnation(membership, event.counters)
-            for state in list(self.partitions.values()):
-                if membership.takes_over:
-                    self._take_over(state, membership, event.plan_id)
-                else:
-                    self._follow_owner(state, membership, event.plan_id)
-            if membership.takes_over and self.name not in membership.servers:
-                # Who leaves is not asked what it has, and may be the only one that knows what a lost worker measured.
-                self._out.extend(s.ReportToMaster(r) for r in self._results.reports(self.name, self.incarnation))
-        self._out.append(s.ReportToMaster(m.MembershipAcked(self.name, membership.version)))
-        for state in list(self.partitions.values()):
-            if event.plan_id and state.plan_id == event.plan_id and state.holding is Holding.OWNER:
-                self._report_promoted(state)
-
-    def _begin_incarnation(self, membership: Membership, counters: Mapping[int, s.Counters]) -> None:
-        """Begin with the job's start, or with the checkpoint to which it goes back; forget what was before."""
-        for partition, state in sorted(self.partitions.items()):
-            for follower, plan_id in sorted(state.followers.items()):
-                self._out.append(s.StopSending(plan_id, partition, follower))
-            self._out.extend(s.DropUpdate(early.request) for early in state.early.values())
-            for held in state.held:
-                self._refuse(held)
-            if not state.dropped:
-                self._out.append(s.DropPartition(partition))
-        self.partitions.clear()
-        self._results.clear()
-        self._checkpoint, self._taken = None, set()
-        seeded = s.Counters((self.settings.seeded_clock,) * self.settings.num_splits)
-        owned = membership.partitions.owned_by(self.name)
-        for partition in membership.partitions.held_by(self.name):
-            found = counters.get(partition, seeded)
-            state = PartitionState(
-                partition,
-                Holding.OWNER if partition in owned else Holding.FOLLOWER,
-                list(found.next_clock),
-                min(found.next_clock),
-                oldest_clock=min(found.next_clock),
-                applied=found.applied,
-                duplicates_refused=found.duplicates_refused,
-                # Updates of earlier incarnations are on their way, perhaps; theirs have lower numbers.
-                sequence=membership.incarnation << INCARNATION_BITS,
-            )
-            if partition in owned:
-                state.followers = dict.fromkeys(membership.partitions.followers_of(partition), 0)
-                state.in_sync = dict.fromkeys(state.followers, state.sequence)
-            self.partitions[partition] = state
-            self._out.append(s.CreatePartition(partition))
-
-    def _take_over(self, state: PartitionState, membership: Membership, plan_id: int) -> None:
-        """Adjust what this server is to a partition after others were lost; ``membership`` holds at once."""
-        owner = membership.partitions.owners[state.partition]
-        followers = membership.partitions.followers_of(state.partition)
-        held_as, state.promote_at = state.holding, None
-        if held_as is Holding.FOLLOWER and owner != self.name:
-            if self.name not in followers:
-                self._drop_follower(state)
-            return
-        for follower in sorted(f for f in state.followers if owner != self.name or f not in followers):
-            self._forget_follower(state, follower)
-        if owner == self.name:
-            assert not state.dropped, f"{self.name} is to own partition {state.partition}, which it gave away"
-            state.holding, state.forward_to = Holding.OWNER, None
-            self._out.extend(s.RefuseUpdate(early.request) for early in state.early.values())
-            state.early.clear()
-            if held_as is not Holding.OWNER:
-                state.owned_from = state.sequence
-            # A standing follower can be what a plan promotes, also before the plan's own membership came.
-            state.plan_id = plan_id or state.plan_id
-            if held_as is Holding.FOLLOWER:
-                self._report_promoted(state)
-                self._maybe_take(state)
-        else:
-            state.holding, state.forward_to = Holding.FORWARDER, owner
-            if state.arrived:
-                # What of it was not complete is pushed to the new owner again, or here, where it comes back.
-                state.oldest_clock = state.completed
-                state.arrived.clear()
-        self._settle_unstable(state)
-        self._retry_held(state)
-
-    def _follow_owner(self, state: PartitionState, membership: Membership, plan_id: int) -> None:
-        """Adjust what this server is to a partition to a new membership."""
-        owner = membership.partitions.owners[state.partition]
-        standing = membership.partitions.followers_of(state.partition)
-        others = [f for f, plan in state.followers.items() if plan != plan_id and f not in (owner, *standing)]
-        for follower in others:
-            self._stop_sending(state, follower)
-        stood = state.holding is Holding.FOLLOWER and state.plan_id != plan_id
-        if stood and self.name not in (owner, *standing):
-            self._drop_follower(state)
-            return
-        if owner == self.name:
-            # A standing follower can be what a plan promotes.
-            state.plan_id = plan_id or state.plan_id
-            if state.holding is Holding.FOLLOWER and self.settings.bsp:
-                state.promote_at = membership.from_clock
-                self._maybe_promote(state)
-            return
-        if state.holding is Holding.OWNER and owner in state.followers:
-            state.forward_to = owner
-            if self.settings.bsp:
-                state.promote_at = membership.from_clock
-                self._maybe_hand_over(state)
-            else:
-                self._out.append(s.SendPromote(state.followers[owner], state.partition, owner, state.sequence))
-                state.sequence += 1
-                state.holding = Holding.FORWARDER
-                self._retry_held(state)
-        elif state.holding is Holding.FORWARDER:
-            state.forward_to = owner
-
-    def _maybe_hand_over(self, state: PartitionState) -> None:
-        if state.promote_at is not None and state.completed >= state.promote_at:
-            state.holding = Holding.FORWARDER
-            self._retry_held(state)
-
-    # ---- pushes
-
-    def _on_exchange(self, pushes: Sequence[s.PushArrived], pulls: Sequence[s.PullArrived]) -> None:
+    def exchange(self, pushes: Sequence[s.PushArrived], pulls: Sequence[s.PullArrived], out: Commands) -> None:
         """Take the parts of a message in; sums and steps come first, so that the shell can compute them together.
 
         Nothing of a partition can be due before its sum: the message has one push for it, and where that is added no
         other push of the partition waits.
         """
-        self._sums = []
+        sums: Commands = []
+        rest: Commands = []
         for push in pushes:
-            self._on_push(push)
+            self.push(push, rest, sums)
         for pull in pulls:
-            self._on_pull(pull)
-        self._out[:0] = self._sums
+            self.pull(pull, rest)
+        out += sums
+        out += rest
 
-    def _on_push(self, event: s.PushArrived) -> None:
+    def push(self, event: s.PushArrived, out: Commands, sums: Commands) -> None:
+        """Take a push in; sums and steps go to ``sums``."""
         state = self.partitions.get(event.partition)
         if state is None:
-            self._refuse(event)
+            out.append(s.RefuseStale(event.request))
             return
         splits = event.splits
         # The pushes of a message name the same ones.
         if splits is not self._right_splits:
             if not splits or min(splits) < 0 or max(splits) >= self._num_splits or len(set(splits)) < len(splits):
                 rule = f"the job has splits 0 to {self._num_splits - 1}, each named once"
-                self._out.append(s.Fail(event.request, f"a push names splits {splits}; {rule}"))
+                out.append(s.Fail(event.request, f"a push names splits {splits}; {rule}"))
                 return
             self._right_splits = splits
-        if event.clock >= self.settings.iterations:
-            rule = f"the last is {self.settings.iterations - 1}"
-            self._out.append(s.Fail(event.request, f"a push for clock {event.clock}; {rule}"))
-            return
-        if (
-            self._bsp
-            and event.clock == state.completed
-            and state.holding is Holding.OWNER
-            and state.arrived.isdisjoint(splits)
-        ):
-            # What comes of nearly every push; the rules below, which look at each split, would say the same.
-            self._accept_bsp(event, state)
-            return
-        behind = [split for split in event.splits if event.clock < state.next_clock[split]]
-        if state.holding is Holding.FOLLOWER and len(behind) < len(event.splits):
-            state.held.append(event)
-            return
-        # A follower answers what it knows to be applied: held, that answer would wait for a commit clock which its
-        # sender cannot reach without it (a partition that comes back to a server that gave it away).
-        if self._bsp and event.clock == state.completed:
-            behind = [split for split in event.splits if split in state.arrived]
-        if len(behind) == len(event.splits):
-            state.duplicates_refused += len(behind)
-            self._ack_stable(state, s.AckPush(event.request, event.partition, tuple(behind)))
-        elif state.holding is Holding.FORWARDER:
-            self._forward(event, state)
-        elif behind:
-            # A sum cannot be taken apart: the worker sends the missing splits again, one by one.
-            state.duplicates_refused += len(behind)
-            self._out.append(s.AckPush(event.request, event.partition, tuple(behind), accepted=False))
-        elif any(event.clock > state.next_clock[split] for split in event.splits):
-            if self._bsp:
-                # Its sender cannot have read this clock's parameters: they do not exist.
-                rule = f"the partition is at clock {state.completed}"
-                self._out.append(s.Fail(event.request, f"a push of clock {event.clock}; {rule}"))
-            else:
-                state.held.append(event)
-        elif self._bsp:
-            self._accept_bsp(event, state)
-        else:
-            self._accept_stale(event, state)
+        if event.clock >= self._iterations:
+            rule = f"the last is {self._iterations - 1}"
+            out.append(s.Fail(event.request, f"a push for clock {event.clock}; {rule}"))
+        elif state.push(event, out, sums):
+            self.take(state, out)
+            state.change_hands()
+            if state.held:
+                self.retry(state, out, sums)
 
-    def _accept_bsp(self, event: s.PushArrived, state: PartitionState) -> None:
-        request, partition = event.request, event.partition
-        self._sums.append(s.Accumulate(request, partition, event.clock, event.splits, not state.arrived))
-        self._out.append(s.AckPush(request, partition, ()))
-        state.arrived.update(event.splits)
-        if len(state.arrived) < self._num_splits:
-            return
-        self._sums.append(s.StepPartition(partition, event.clock, bool(state.followers)))
-        # Every split contributed: the same as ``_advance_clocks``, which would take them one by one.
-        assert state.next_clock.count(event.clock) == self._num_splits, (state.partition, event.clock, state.next_clock)
-        state.completed, state.oldest_clock = event.clock + 1, event.clock
-        state.next_clock = [state.completed] * self._num_splits
-        state.applied += self._num_splits if event.clock >= 0 else 0
-        state.arrived.clear()
-        self._send_updates(state, event.clock, self._everyone)
-        self._maybe_take(state)
-        self._maybe_hand_over(state)
-        if state.held:
-            self._retry_held(state)
-
-    def _accept_stale(self, event: s.PushArrived, state: PartitionState) -> None:
-        followed = bool(state.followers)
-        self._out.append(s.ApplyPush(event.request, event.partition, event.clock, event.splits, followed))
-        self._advance_clocks(state, event.clock, event.splits)
-        self._send_updates(state, event.clock, event.splits)
-        self._ack_stable(state, s.AckPush(event.request, event.partition, ()))
-        self._maybe_take(state)
-        self._retry_held(state)
-
-    # ---- pulls
-
-    def _on_pull(self, event: s.PullArrived) -> None:
+    def pull(self, event: s.PullArrived, out: Commands) -> None:
+        """Take a pull in."""
         state = self.partitions.get(event.partition)
-        if event.min_clock > self.settings.iterations:
-            rule = f"the last is {self.settings.iterations}"
-            self._out.append(s.Fail(event.request, f"a pull of clock {event.min_clock}; {rule}"))
+        if event.min_clock > self._iterations:
+            rule = f"the last is {self._iterations}"
+            out.append(s.Fail(event.request, f"a pull of clock {event.min_clock}; {rule}"))
         elif state is None:
-            self._refuse(event)
-        elif state.holding is Holding.FOLLOWER:
-            state.held.append(event)
-        elif state.dropped or (state.holding is Holding.FORWARDER and not self._bsp):
-            self._forward(event, state)
-        elif self._bsp:
-            self._pull_bsp(event, state)
-        elif state.completed >= event.min_clock:
-            self._out.append(s.AnswerPull(event.request, event.partition, state.completed))
+            out.append(s.RefuseStale(event.request))
         else:
-            state.held.append(event)
+            state.pull(event, out)
 
-    def _pull_bsp(self, event: s.PullArrived, state: PartitionState) -> None:
-        if event.min_clock > state.completed:
-            if state.holding is Holding.FORWARDER:
-                self._forward(event, state)
-            else:
-                state.held.append(event)
-        elif event.min_clock == state.completed and not state.stable and state.holding is Holding.OWNER:
-            # A follower that lacks it could become the owner: then nobody may have read it.
-            state.held.append(event)
-        elif event.min_clock == state.completed or (event.min_clock == state.completed - 1 and not state.arrived):
-            self._out.append(s.AnswerPull(event.request, event.partition, event.min_clock))
-        else:
-            # Somebody has begun the clock after it, so it is complete everywhere.  Only an heir asks, for what a lost
-            # worker had pushed after all.
-            self._out.append(s.RefusePassed(event.request))
-
-    def _forward(self, event: s.PushArrived | s.PullArrived, state: PartitionState) -> None:
-        if state.forward_to is None:
-            self._refuse(event)
-            return
-        self._outstanding += 1
-        self._out.append(s.Forward(event.request, event.partition, state.forward_to))
-
-    def _on_forwarded(self) -> None:
-        self._outstanding -= 1
-        self._finish_releases()
-
-    def _refuse(self, event: s.PushArrived | s.PullArrived) -> None:
-        self._out.append(s.RefuseStale(event.request))
-
-    def _retry_held(self, state: PartitionState) -> None:
+    def retry(self, state: PartitionState, out: Commands, sums: Commands | None = None) -> None:
         """Judge again what had to wait; whatever still has to is held again."""
         waiting, state.held = state.held, []
         for event in waiting:
             if isinstance(event, s.PushArrived):
-                self._on_push(event)
+                self.push(event, out, out if sums is None else sums)
             else:
-                self._on_pull(event)
+                self.pull(event, out)
 
-    # ---- what is here, when others were lost
+    # ---- what other servers send
+
+    def update(self, event: s.UpdateArrived | s.PromoteArrived, out: Commands) -> None:
+        """Take what an owner sends, and what came early and follows it."""
+        state = self.partitions.get(event.partition)
+        if state is None:
+            out.append(s.DropUpdate(event.request))
+            return
+        following: s.UpdateArrived | s.PromoteArrived | None = event
+        while following is not None and state.update(following, out):
+            if state.holding is Holding.OWNER:
+                self.promoted(state, out)
+            following = state.early.pop(state.sequence, None)
+
+    def acked(self, event: s.UpdateAcked, out: Commands) -> None:
+        """Take in what a follower has acknowledged."""
+        state = self.partitions.get(event.partition)
+        if state is not None:
+            state.acked(event, out)
+            if state.held and state.stable:
+                self.retry(state, out)
+
+    def stop_sending(self, state: PartitionState, follower: MemberId, out: Commands) -> None:
+        """Send a follower nothing more; what waited for it goes on."""
+        state.stop_sending(follower, out)
+        if state.held and state.holding is not Holding.FOLLOWER:
+            self.retry(state, out)
+
+    # ---- what a server is to a partition
+
+    def promoted(self, state: PartitionState, out: Commands) -> None:
+        """Serve a partition that is owned here from now on."""
+        self.report_promoted(state, out)
+        self.take(state, out)
+        self.retry(state, out)
+
+    def report_promoted(self, state: PartitionState, out: Commands) -> None:
+        """Tell the job master that a partition is owned here."""
+        out.append(s.ReportToMaster(m.PartitionPromoted(self._name, state.plan_id, state.partition)))
+
+    def drop(self, state: PartitionState, out: Commands) -> None:
+        """Forget a partition."""
+        state.refuse_waiting(out)
+        del self.partitions[state.partition]
+        out.append(s.DropPartition(state.partition))
+
+    def clear(self, out: Commands) -> None:
+        """Forget every partition, and the checkpoint that is under way."""
+        for partition, state in sorted(self.partitions.items()):
+            for to, follower in sorted(state.followers.items()):
+                out.append(s.StopSending(follower.plan_id, partition, to))
+            state.refuse_waiting(out)
+            if not state.dropped:
+                out.append(s.DropPartition(partition))
+        self.partitions.clear()
+        self._checkpoint, self._taken = None, set()
+
+    # ---- checkpoints
+
+    def order(self, event: s.CheckpointOrdered, out: Commands) -> None:
+        """Begin a checkpoint, unless it, or a later one, was ordered before."""
+        if self._checkpoint is not None and event.checkpoint_id <= self._checkpoint.checkpoint_id:
+            return
+        self._checkpoint, self._taken = event, set()
+        for _, state in sorted(self.partitions.items()):
+            self.take(state, out)
+
+    def take(self, state: PartitionState, out: Commands) -> None:
+        """Keep a partition for the checkpoint that is ordered, once it has reached its clock."""
+        due, partition, clocks = self._checkpoint, state.partition, state.clocks
+        if due is None or state.holding is not Holding.OWNER or partition in self._taken:
+            return
+        # Where the partition changes hands at the clock or before, its next owner takes it.
+        if clocks.completed < due.clock or (state.promote_at is not None and state.promote_at <= due.clock):
+            return
+        self._taken.add(partition)
+        if self._bsp and clocks.completed > due.clock:
+            why = f"it was at clock {clocks.completed} when the checkpoint of clock {due.clock} was ordered"
+            out.append(s.SkipSnapshot(due.checkpoint_id, partition, why))
+            return
+        out.append(s.TakeSnapshot(due.checkpoint_id, partition, clocks.counters()))
+
+    def validate(self) -> None:
+        """Assert what must always be true."""
+        assert self._checkpoint is not None or not self._taken, "taken for no checkpoint"
+        for partition, state in self.partitions.items():
+            assert state.partition == partition
+            state.validate()
+
+
+class ServerState:
+    """The pure state of one server.
+
+    :class:`Served` answers what is asked about the partitions that are here.  This class decides which are, and as
+    what: by memberships, plans and losses.
+
+    Parameters
+    ----------
+    name : str
+    settings : CoreSettings
+    """
+
+    def __init__(self, name: MemberId, settings: CoreSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self.membership: Membership | None = None
+        self._served = Served(name, settings)
+        self.partitions = self._served.partitions
+        #: Plans that were aborted or released; late bytes of theirs are ignored.
+        self._closed_plans: set[int] = set()
+        #: The latest plan heard of.  Plans change the job one after another, so all before it have ended.
+        self._newest_plan = 0
+        self._results = LatestResults()
+        #: The latest recovery for which the job master was told what is here.
+        self._asked = 0
+
+    def step(self, event: s.ServerEvent) -> list[s.ServerCommand]:
+        """Take one event in; return what to do, in order."""
+        out: Commands = []
+        match event:
+            case s.ExchangeArrived(pushes, pulls):
+                self._served.exchange(pushes, pulls, out)
+            case s.PushArrived():
+                self._served.push(event, out, out)
+            case s.PullArrived():
+                self._served.pull(event, out)
+            case s.UpdateArrived() | s.PromoteArrived():
+                self._served.update(event, out)
+            case s.UpdateAcked():
+                self._served.acked(event, out)
+            case s.ResultsArrived(report):
+                self._on_results(report, out)
+            case s.MembershipArrived():
+                self._on_membership(event, out)
+            case s.SendOrdered():
+                self._on_send(event, out)
+            case s.SnapshotArrived():
+                self._on_snapshot(event, out)
+            case s.SendingFailed():
+                self._on_sending_failed(event, out)
+            case s.PlanAborted(plan_id):
+                self._on_abort(plan_id, out)
+            case s.PlanReleaseOrdered(plan_id):
+                self._on_release(plan_id, out)
+            case s.CheckpointOrdered():
+                self._served.order(event, out)
+        return out
+
+    # ---- membership
+
+    @property
+    def version(self) -> int:
+        """The number of the membership; 0 before the first."""
+        return self.membership.version if self.membership is not None else 0
 
     @property
     def incarnation(self) -> int:
         """The incarnation of the membership."""
         return self.membership.incarnation if self.membership is not None else 0
 
-    def _on_results(self, report: m.ClockReported) -> None:
+    def _on_membership(self, event: s.MembershipArrived, out: Commands) -> None:
+        membership = event.membership
+        self._close_before(event.plan_id, out)
+        if self.membership is None or membership.version > self.membership.version:
+            begins = membership.goes_back or (self.membership is None and membership.version == 1)
+            self.membership = membership
+            if begins:
+                self._begin_incarnation(membership, event.counters, out)
+            for state in list(self.partitions.values()):
+                if membership.takes_over:
+                    self._take_over(state, membership, event.plan_id, out)
+                else:
+                    self._follow_owner(state, membership, event.plan_id, out)
+            if membership.takes_over and self.name not in membership.servers:
+                # Who leaves is not asked what it has, and may be the only one that knows what a lost worker measured.
+                out.extend(s.ReportToMaster(r) for r in self._results.reports(self.name, self.incarnation))
+        out.append(s.ReportToMaster(m.MembershipAcked(self.name, membership.version)))
+        for state in list(self.partitions.values()):
+            if event.plan_id and state.plan_id == event.plan_id and state.holding is Holding.OWNER:
+                self._served.report_promoted(state, out)
+
+    def _begin_incarnation(self, membership: Membership, counters: Mapping[int, s.Counters], out: Commands) -> None:
+        """Begin with the job's start, or with the checkpoint to which it goes back; forget what was before."""
+        self._served.clear(out)
+        self._results.clear()
+        seeded = s.Counters((self.settings.seeded_clock,) * self.settings.num_splits)
+        owned = membership.partitions.owned_by(self.name)
+        # Updates of earlier incarnations are on their way, perhaps; theirs have lower numbers.
+        sequence = membership.incarnation << INCARNATION_BITS
+        for partition in membership.partitions.held_by(self.name):
+            holding = Holding.OWNER if partition in owned else Holding.FOLLOWER
+            clocks = Clocks.of(counters.get(partition, seeded))
+            state = PartitionState(partition, self.settings.bsp, holding, clocks, sequence)
+            if partition in owned:
+                standing = membership.partitions.followers_of(partition)
+                state.followers = {follower: Follower(0, sequence) for follower in standing}
+            self.partitions[partition] = state
+            out.append(s.CreatePartition(partition))
+
+    def _take_over(self, state: PartitionState, membership: Membership, plan_id: int, out: Commands) -> None:
+        """Adjust what this server is to a partition after others were lost; ``membership`` holds at once."""
+        here = membership.partitions.owners[state.partition] == self.name
+        followers = membership.partitions.followers_of(state.partition)
+        followed = state.holding is Holding.FOLLOWER
+        state.take_over(here, followers, out)
+        if here:
+            # A standing follower can be what a plan promotes, also before the plan's own membership came.
+            state.plan_id = plan_id or state.plan_id
+        if followed and here:
+            self._served.promoted(state, out)
+        elif not followed:
+            self._served.retry(state, out)
+        elif self.name not in followers:
+            self._served.drop(state, out)
+
+    def _follow_owner(self, state: PartitionState, membership: Membership, plan_id: int, out: Commands) -> None:
+        """Adjust what this server is to a partition to a new membership."""
+        owner = membership.partitions.owners[state.partition]
+        staying = (owner, *membership.partitions.followers_of(state.partition))
+        for name, follower in list(state.followers.items()):
+            if follower.plan_id != plan_id and name not in staying:
+                self._served.stop_sending(state, name, out)
+        follows = state.holding is Holding.FOLLOWER
+        if follows and state.plan_id != plan_id and self.name not in staying:
+            self._served.drop(state, out)
+        elif owner == self.name:
+            # A standing follower can be what a plan promotes.
+            state.plan_id = plan_id or state.plan_id
+            if follows and self.settings.bsp:
+                state.promote_at = membership.from_clock
+                if state.change_hands():
+                    self._served.promoted(state, out)
+        elif state.holding is Holding.OWNER and owner in state.followers:
+            if state.give_to(owner, membership.from_clock, out):
+                self._served.retry(state, out)
+
+    # ---- followers that come
+
+    def _on_send(self, event: s.SendOrdered, out: Commands) -> None:
+        self._close_before(event.plan_id, out)
+        state = self.partitions.get(event.partition)
+        if state is not None and state.holding is Holding.OWNER and not self._closed(event.plan_id):
+            state.send_to(event.to, event.plan_id, out)
+
+    def _on_snapshot(self, event: s.SnapshotArrived, out: Commands) -> None:
+        self._close_before(event.plan_id, out)
+        known = self.partitions.get(event.partition)
+        earlier = self.membership is not None and event.sequence >> INCARNATION_BITS != self.membership.incarnation
+        if earlier or self._closed(event.plan_id) or (known is not None and known.holding is not Holding.FORWARDER):
+            out.append(s.DropUpdate(event.request))
+            if known is not None and known.plan_id == event.plan_id:
+                out.append(s.ReportCaughtUp(event.plan_id, event.partition, None))
+            return
+        clocks = Clocks.of(event.counters)
+        state = PartitionState(
+            event.partition, self.settings.bsp, Holding.FOLLOWER, clocks, event.sequence, plan_id=event.plan_id
+        )
+        if known is not None:
+            state.held = known.held
+        self.partitions[event.partition] = state
+        out.append(s.InstallSnapshot(event.request, event.partition))
+        out.append(s.ReportCaughtUp(event.plan_id, event.partition, event.request))
+
+    def _on_sending_failed(self, event: s.SendingFailed, out: Commands) -> None:
+        # The plan that brought a standing follower may have ended long ago.
+        counts_on = any(
+            event.follower in v.followers
+            and v.followers[event.follower].plan_id == event.plan_id
+            and self._stands(v, event.follower)
+            for v in self.partitions.values()
+        )
+        needed_by = 0 if counts_on else event.plan_id
+        why = f"sending to {event.follower} failed: {event.why}"
+        out.append(s.ReportToMaster(m.TransferFailed(self.name, needed_by, why, event.follower)))
+
+    def _stands(self, state: PartitionState, name: MemberId) -> bool:
+        """Return whether ``name`` is a standing follower: it outlives the plan that brought it."""
+        return self.membership is not None and name in self.membership.partitions.followers_of(state.partition)
+
+    def sends(self, plan_id: int, to: MemberId) -> bool:
+        """Return whether anything is still to be sent to ``to`` for that plan."""
+        found = [state.followers[to] for state in self.partitions.values() if to in state.followers]
+        return any(follower.plan_id == plan_id for follower in found)
+
+    # ---- the end of a plan
+
+    @property
+    def _counted_on(self) -> bool:
+        """True while a recovery may count on everything that is here; the orders that end plans come again."""
+        return self._asked > (self.membership.recovery if self.membership is not None else 0)
+
+    def _closed(self, plan_id: int) -> bool:
+        return plan_id in self._closed_plans or plan_id < self._newest_plan
+
+    def _close_before(self, plan_id: int, out: Commands) -> None:
+        """Whatever an earlier plan left open was aborted, and the abort got lost."""
+        if plan_id <= self._newest_plan:
+            return
+        self._newest_plan = plan_id
+        states = self.partitions.values()
+        stale = {v.plan_id for v in states if v.holding is Holding.FOLLOWER and not self._stands(v, self.name)}
+        stale.update(f.plan_id for v in states for name, f in v.followers.items() if not self._stands(v, name))
+        for earlier in sorted(p for p in stale if p < plan_id):
+            self._on_abort(earlier, out)
+
+    def _on_abort(self, plan_id: int, out: Commands) -> None:
+        if self._counted_on:
+            return
+        self._close_before(plan_id, out)
+        self._closed_plans.add(plan_id)
+        for _, state in sorted(self.partitions.items()):
+            self._stop_plan(state, plan_id, out)
+            here = state.holding is Holding.FOLLOWER and state.plan_id == plan_id
+            if here and not self._stands(state, self.name):
+                self._served.drop(state, out)
+
+    def _on_release(self, plan_id: int, out: Commands) -> None:
+        if self._counted_on:
+            return
+        if plan_id not in self._closed_plans:
+            self._closed_plans.add(plan_id)
+            for partition, state in sorted(self.partitions.items()):
+                self._stop_plan(state, plan_id, out)
+                if state.holding is Holding.FORWARDER and not state.dropped:
+                    state.dropped = True
+                    out.append(s.DropPartition(partition))
+        out.append(s.ReportToMaster(m.PlanReleased(self.name, plan_id)))
+
+    def _stop_plan(self, state: PartitionState, plan_id: int, out: Commands) -> None:
+        for name, follower in list(state.followers.items()):
+            if follower.plan_id == plan_id and not self._stands(state, name):
+                self._served.stop_sending(state, name, out)
+
+    # ---- what is here
+
+    def _on_results(self, report: m.ClockReported, out: Commands) -> None:
         if report.incarnation != self.incarnation:
             return
         if self.membership is not None and self.membership.takes_over and report.clock <= self.membership.from_clock:
             # Perhaps of a lost worker, after the inventory: its heir may find that there is nothing left to do.
-            self._out.append(s.ReportToMaster(replace(report, name=self.name)))
+            out.append(s.ReportToMaster(replace(report, name=self.name)))
         self._results.add(report)
 
     def inventory(self, recovery: int) -> m.Inventory:
@@ -378,49 +459,24 @@ class ServerState(ReplicatingServer):
             self.name,
             recovery,
             partitions=tuple(
-                m.HeldPartition(partition, state.holding, tuple(state.next_clock), state.readable_from)
+                m.HeldPartition(partition, state.holding, tuple(state.clocks.next_clock), state.clocks.readable_from)
                 for partition, state in sorted(self.partitions.items())
                 if not state.dropped
             ),
             results=self._results.reports(self.name, self.incarnation),
         )
 
-    # ---- checkpoints
-
-    def _on_checkpoint(self, event: s.CheckpointOrdered) -> None:
-        if self._checkpoint is not None and event.checkpoint_id <= self._checkpoint.checkpoint_id:
-            return
-        self._checkpoint, self._taken = event, set()
-        for _, state in sorted(self.partitions.items()):
-            self._maybe_take(state)
-
-    def _maybe_take(self, state: PartitionState) -> None:
-        """Keep a partition for the checkpoint that is ordered, once it has reached its clock."""
-        due, partition = self._checkpoint, state.partition
-        if due is None or state.holding is not Holding.OWNER or partition in self._taken:
-            return
-        # Where the partition changes hands at the clock or before, its next owner takes it.
-        if state.completed < due.clock or (state.promote_at is not None and state.promote_at <= due.clock):
-            return
-        self._taken.add(partition)
-        if self.settings.bsp and state.completed > due.clock:
-            why = f"it was at clock {state.completed} when the checkpoint of clock {due.clock} was ordered"
-            self._out.append(s.SkipSnapshot(due.checkpoint_id, partition, why))
-            return
-        counted = tuple(state.next_clock), state.applied, state.duplicates_refused
-        self._out.append(s.TakeSnapshot(due.checkpoint_id, partition, *counted))
-
-    # ---- lists
-
     def clock_list(self) -> dict[MemberId, int]:
         """Return the clock list: worker -> clocks that all of its active splits have contributed here (EPS Fig. 9)."""
         if self.membership is None:
             return {}
         clocks: dict[MemberId, int] = {}
+        owned = [state.clocks.next_clock for state in self.partitions.values() if state.holding is Holding.OWNER]
         for worker in self.membership.workers:
             active = self.membership.splits.active_on(worker)
-            seen = [p.next_clock[a] for p in self.partitions.values() if p.holding is Holding.OWNER for a in active]
-            clocks[worker] = min(seen, default=self.settings.first_clock)
+            clocks[worker] = min(
+                (next_clock[a] for next_clock in owned for a in active), default=self.settings.first_clock
+            )
         return clocks
 
     def owned(self) -> tuple[int, ...]:
@@ -429,10 +485,5 @@ class ServerState(ReplicatingServer):
 
     def validate(self) -> None:
         """Assert what must always be true of a server."""
-        for partition, state in self.partitions.items():
-            assert state.completed == min(state.next_clock), partition
-            assert not state.arrived or len(state.arrived) < self.settings.num_splits, partition
-            if self.settings.bsp:
-                assert max(state.next_clock) == state.completed, "BSP: every split is at the partition's clock"
-            counted = sum(max(0, clock) for clock in state.next_clock)
-            assert state.applied == counted, f"partition {partition}: {state.applied} applied, clocks say {counted}"
+        self._served.validate()
+        assert self._newest_plan >= max((state.plan_id for state in self.partitions.values()), default=0)

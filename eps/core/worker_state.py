@@ -34,6 +34,14 @@ class Confirmation:
     clock: int
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """When a task was begun, as far as losses of members are counted."""
+
+    epoch: int
+    incarnation: int
+
+
 class Memberships:
     """The memberships that still matter to a worker, oldest first."""
 
@@ -95,6 +103,14 @@ class Memberships:
         """
         return self.at(clock) if self._settings.bsp else self.newest
 
+    def validate(self) -> None:
+        """Assert what must always be true."""
+        versions = [membership.version for membership in self._known]
+        assert versions == sorted(set(versions)), "memberships in another order than they were made"
+        clocks = [membership.from_clock for membership in self._known]
+        assert clocks == sorted(clocks), "a later membership holds earlier"
+        assert not any(membership.takes_over for membership in self._known[1:]), "what takes over holds alone"
+
     def clock_list(self, partition_clocks: dict[int, int]) -> dict[MemberId, int]:
         """Return the clock list: server -> clock of its partitions as last received (EPS Figs 1b and 7)."""
         owners = self.newest.partitions
@@ -132,6 +148,9 @@ class Outbox:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def __iter__(self) -> Iterator[Kept]:
+        return iter(self._kept)
 
     @property
     def newest(self) -> Kept | None:
@@ -204,6 +223,11 @@ class Outbox:
         for kept in self._kept:
             until_now = before(kept.clock)
             kept.held = {partition for partition in kept.held if until_now[partition] == owners[partition]}
+
+    def validate(self) -> None:
+        """Assert what must always be true."""
+        assert all(kept.held <= self._everywhere for kept in self._kept), "held by partitions that the job lacks"
+        assert all(kept.splits for kept in self._kept), "kept without a split"
 
 
 class Releases:
@@ -374,6 +398,15 @@ class Duties:
         self.memberships.forget_before(self.clock)
         return True
 
+    def validate(self) -> None:
+        """Assert what must always be true."""
+        self.memberships.validate()
+        assert self._inherited.keys() <= self._next.keys(), "a split was taken over without a clock"
+        if self.clock is None:
+            return
+        assert self.memberships, "a clock without a membership"
+        assert self.clock <= self.settings.iterations + 1, "a clock after the evaluation"
+
     def waits_for(self) -> str:
         """Return what this worker waits for, as a sentence."""
         if self.clock is None:
@@ -399,8 +432,8 @@ class WorkerState:
         self.read_clock = settings.first_clock - 1
         #: Grows when members are lost, and when a membership takes over from them.
         self.epoch = 0
-        #: The epoch in which what is under way was begun; None while nothing is.
-        self._under_way: int | None = None
+        #: When what is under way was begun; None while nothing is.
+        self._under_way: Begun | None = None
         #: The latest recovery that an inventory was taken for.
         self._inventoried = 0
 
@@ -451,7 +484,7 @@ class WorkerState:
         if self._under_way is None:
             return not (self.leaves and self._must_confirm)
         commit = clock if commit is None else commit
-        stays = clock is not None and not duties.left and self._under_way == self.epoch
+        stays = clock is not None and not duties.left and self._under_way.epoch == self.epoch
         return stays and commit is not None and all(kept.clock >= commit for kept in self.outbox.unpushed())
 
     # ---- what is to be done
@@ -462,11 +495,6 @@ class WorkerState:
         return self.duties.clock is not None and (self.duties.finished or self.duties.left)
 
     @property
-    def rests(self) -> bool:
-        """True where nothing at all is owed, unless members are lost."""
-        return self.leaves and not self._must_confirm
-
-    @property
     def _must_confirm(self) -> bool:
         """True where a server that is lost could still need something of this worker, which leaves."""
         return len(self.outbox) > 0 and self.settings.followers > 0 and not self.duties.finished
@@ -475,8 +503,37 @@ class WorkerState:
         """Return what is to be done now, which is under way from then on; None where there is nothing."""
         task = self._next_task()
         if task is not None:
-            self._under_way = self.epoch
+            self._under_way = self.now
         return task
+
+    @property
+    def now(self) -> Begun:
+        """What is begun now."""
+        return Begun(self.epoch, self.memberships.incarnation)
+
+    def is_void(self, begun: Begun, computes: bool) -> bool:
+        """Return whether members were lost so that a task must begin again.
+
+        Parameters
+        ----------
+        begun : Begun
+        computes : bool
+            Its parameters are here: a take-over in the same incarnation changes nothing about what is computed.
+        """
+        return begun.incarnation != self.memberships.incarnation if computes else begun.epoch != self.epoch
+
+    def read_ahead(self, clock: int, splits: tuple[int, ...]) -> int | None:
+        """Return the clock whose parameters can be asked for with the push of ``clock``; None where that must wait.
+
+        Parameters
+        ----------
+        clock : int
+        splits : tuple of int
+            What is computed with: another clock may need others, and then other keys.
+        """
+        following = clock + 1
+        asks = following <= self.duties.horizon and self.duties.active_at(following) == splits
+        return following if asks else None
 
     def _next_task(self) -> Work | Confirmation | None:
         if self._inventoried > self.memberships.recovery:
@@ -514,6 +571,29 @@ class WorkerState:
         self.outbox.forget_before(work.clock + 1)
         self.pushed(work.clock)
 
+    def measured(self, work: Work) -> None:
+        """The final parameters were measured with these splits."""
+        self.duties.computed(work.clock, work.splits)
+        self.pushed(work.clock)
+
+    def rest(self) -> bool:
+        """Forget what is kept where nothing at all is owed, unless members are lost; return whether that is so."""
+        if not self.leaves or self._must_confirm:
+            return False
+        self.outbox.forget_all()
+        return True
+
     def end(self) -> None:
         """What was under way is complete, or void."""
         self._under_way = None
+
+    def validate(self) -> None:
+        """Assert what must always be true of a worker."""
+        self.duties.validate()
+        self.outbox.validate()
+        assert self.read_clock >= self.settings.first_clock - 1, "read before the first clock"
+        assert self.read_clock <= self.settings.iterations + 1, "read after the last clock"
+        assert self._under_way is None or self._under_way.epoch <= self.epoch, "begun in an epoch to come"
+        if self.settings.bsp:
+            early = [kept.clock for kept in self.outbox if kept.clock < self.read_clock]
+            assert not early, f"clocks {early} are kept though clock {self.read_clock} was read"

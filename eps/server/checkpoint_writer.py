@@ -185,9 +185,9 @@ class CheckpointWriter:
             file,
             size_bytes,
             checksum,
-            command.next_clock,
-            command.applied,
-            command.duplicates_refused,
+            command.counters.next_clock,
+            command.counters.applied,
+            command.counters.duplicates_refused,
         )
         with self._work:
             self._say(report)

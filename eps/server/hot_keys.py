@@ -18,7 +18,7 @@ Source: performance.md section 5 ("cache each worker's key list at the server as
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from eps.ml import steps as lazy
 from eps.ml.arrays import distinct
 from eps.ml.grid import Blocks
 from eps.ml.optim import Optimizer
-from eps.ml.steps import Summed, step_out_of_place
+from eps.ml.steps import Formed, Summed, step_out_of_place
 
 #: Beyond this share of a partition's keys all of them are the table: as fast, and without a second set of arrays.
 MOST_OF_A_PARTITION = 0.25
@@ -35,74 +35,47 @@ MOST_OF_A_PARTITION = 0.25
 _UINT32_KEYS = 1 << 32
 
 
-class HotKeys:
-    """Parameters, slots and clocks of the keys [start, start + p) under BSP, some of them in a table.
+class Table:
+    """Some keys of a partition, or all of them, in order: where key sets are among them, and their parameters.
 
     Parameters
     ----------
-    optimizer : Optimizer
+    places : ndarray of int64, ascending, or None
+        Places of the keys in the partition; None: all.
+    start, size : int
+        First global key of the partition, and how many it has.
     block_keys : int
-    start : int
-        First global key of the partition.
-    values : ndarray, shape (p,), float32
-        Parameters; from now on this object's, like all arrays given.
-    slots : list of ndarray, shape (p,), float32
-    last : ndarray, shape (p,), int32, or None
-        Clocks that each key has had; None where a step with a zero gradient changes nothing.
-    penalised : ndarray, shape (p,), bool, or None
-    clock : int
-        Clocks that the partition has had.
+    values, mask : ndarray
+        Of the keys: parameters, and which are penalised (or None).
+    slots : list of ndarray
     """
 
     def __init__(
         self,
-        optimizer: Optimizer,
-        block_keys: int,
+        places: np.ndarray | None,
         start: int,
+        size: int,
+        block_keys: int,
         values: np.ndarray,
         slots: list[np.ndarray],
-        last: np.ndarray | None,
-        penalised: np.ndarray | None,
-        clock: int,
+        mask: np.ndarray | None,
     ) -> None:
-        self._optimizer = optimizer
-        self._block_keys = block_keys
-        self._start = start
-        self._size = len(values)
-        #: Arrays of the partition; up to date after :meth:`write_back`.
-        self.values, self.slots, self.last = values, slots, last
-        self._penalised = penalised
-        self.clock = clock
-        self._set_table(np.empty(0, np.int64))
-
-    def _set_table(self, places: np.ndarray | None) -> None:
-        #: Places of the table's keys in the partition, ascending; None: all.
         self.places = places
-        #: The same as global keys.
-        self.keys = None if places is None else places + self._start
-        self.blocks = Blocks(self._block_keys, self._start, self._size, self.keys)
+        self._start = start
+        self._size = size
+        #: The keys as global ones.
+        self.keys = None if places is None else places + start
+        self.blocks = Blocks(block_keys, start, size, self.keys)
+        self.values, self.slots, self._mask = values, slots, mask
         #: Key sets that the table was built of; empty where it was built for a follower.
         self.names: frozenset[bytes] = frozenset()
         self._positions: dict[bytes, np.ndarray] = {}
-        self._previous: np.ndarray | None = None
+        #: The version before, as far as it is kept, and memory for the next one.
+        self.previous: np.ndarray | None = None
         self._spare: np.ndarray | None = None
-        #: Whether the partition's arrays are behind the table.
-        self._ahead = False
-        #: Memory for the clock's sum, kept from clock to clock.
-        self.sum_memory: np.ndarray | None = None
-        if places is None:
-            self._values, self._slots, self._mask = self.values, self.slots, self._penalised
-        else:
-            self._values = self.values[places]
-            self._slots = [slot[places] for slot in self.slots]
-            self._mask = None if self._penalised is None else self._penalised[places]
 
-    @property
-    def size(self) -> int:
-        """Number of keys in the table."""
-        return len(self._values)
-
-    # ---- key sets
+    def __len__(self) -> int:
+        return len(self.values)
 
     def find(self, keyset: bytes, keys: np.ndarray | None, keep: bool = False) -> tuple[bool, np.ndarray | None]:
         """Return whether a key set is part of the table, and its positions there.
@@ -130,7 +103,7 @@ class HotKeys:
                 found = keys - self._start
             else:
                 found = np.searchsorted(self.keys, keys)
-                if len(keys) and (not self.size or keys[-1] > self.keys[-1]):
+                if len(keys) and (not len(self) or keys[-1] > self.keys[-1]):
                     return False, None
                 if not np.array_equal(self.keys[found], keys):
                     return False, None
@@ -141,6 +114,10 @@ class HotKeys:
                 self._positions[keyset] = found
         return True, found
 
+    def knows(self, keyset: bytes) -> bool:
+        """Return whether the positions of a key set are remembered."""
+        return keyset in self._positions
+
     def keys_of(self, keyset: bytes) -> np.ndarray | None:
         """Return the global keys of a key set that was found and kept; None for all of them."""
         if not keyset:
@@ -148,33 +125,155 @@ class HotKeys:
         found = self._positions[keyset]
         return found.astype(np.int64) + self._start if self.keys is None else self.keys[found]
 
-    def rebuild(self, keysets: Mapping[bytes, np.ndarray | None]) -> None:
-        """Make the table the union of some key sets.
+    def name(self, names: frozenset[bytes]) -> None:
+        """Note of which key sets the table is built; forget where others are."""
+        self.names = names
+        self._positions = {name: found for name, found in self._positions.items() if name in names}
 
-        Parameters
-        ----------
-        keysets : mapping
-            Digest -> global keys; None for all of them.
+    def step(
+        self, optimizer: Optimizer, closed: Summed, samples: int, clock: int, keep_gradient: bool
+    ) -> np.ndarray | None:
+        """Apply the step of a clock to every key; the version before stays readable."""
+        self.drop_previous()
+        before, self.previous = self.values, self.values
+        after = np.empty_like(before) if self._spare is None else self._spare
+        self._spare = None
+        gradient = step_out_of_place(
+            optimizer, closed, samples, before, after, self.slots, clock, self._mask, keep_gradient
+        )
+        self.values = after
+        return gradient
+
+    def keep_values(self) -> None:
+        """Close a clock whose step changes nothing: the version before is this one."""
+        self.drop_previous()
+        self.previous = self.values
+
+    def drop_previous(self) -> None:
+        """Keep the version before no longer."""
+        if self.previous is not None:
+            if self.previous is not self.values:
+                self._spare = self.previous
+            self.previous = None
+
+
+class HotKeys:
+    """Parameters, slots and clocks of the keys [start, start + p) under BSP, some of them in a table.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+    block_keys : int
+    start : int
+        First global key of the partition.
+    values : ndarray, shape (p,), float32
+        Parameters; from now on this object's, like all arrays given.
+    slots : list of ndarray, shape (p,), float32
+    last : ndarray, shape (p,), int32, or None
+        Clocks that each key has had; None where a step with a zero gradient changes nothing.
+    penalised : ndarray, shape (p,), bool, or None
+    clock : int
+        Clocks that the partition has had.
+    empty : callable
+        Returns memory for so many float32; what is read lies in it.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        block_keys: int,
+        start: int,
+        values: np.ndarray,
+        slots: list[np.ndarray],
+        last: np.ndarray | None,
+        penalised: np.ndarray | None,
+        clock: int,
+        empty: Callable[[int], np.ndarray],
+    ) -> None:
+        self._optimizer = optimizer
+        self._block_keys = block_keys
+        self._start = start
+        self._penalised = penalised
+        self._empty = empty
+        self._lay(values, slots, last, clock)
+
+    def _lay(self, values: np.ndarray, slots: list[np.ndarray], last: np.ndarray | None, clock: int) -> None:
+        #: Arrays of the partition; up to date after :meth:`write_back`.
+        self.values, self.slots, self.last = values, slots, last
+        self.clock = clock
+        #: Key sets that contributed to the clock: those in the table, and the keys of the others.
+        self._known: set[bytes] = set()
+        self._strays: dict[bytes, np.ndarray | None] = {}
+        self._set_table(np.empty(0, np.int64))
+
+    def _set_table(self, places: np.ndarray | None) -> None:
+        values, slots, mask = self.values, self.slots, self._penalised
+        if places is not None:
+            values, slots = values[places], [slot[places] for slot in slots]
+            mask = None if mask is None else mask[places]
+        self.table = Table(places, self._start, len(self.values), self._block_keys, values, slots, mask)
+        #: Whether the partition's arrays are behind the table.
+        self._ahead = False
+
+    @property
+    def places(self) -> np.ndarray | None:
+        """Places of the table's keys in the partition, ascending; None: all."""
+        return self.table.places
+
+    def install(self, values: np.ndarray, slots: list[np.ndarray], last: np.ndarray, clock: int) -> None:
+        """Take over other arrays."""
+        self._lay(values, slots, None if self.last is None else last, clock)
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+        """Return copies of (values, last, slots), up to date."""
+        self.write_back()
+        last = np.empty(0, np.int32) if self.last is None else self.last.copy()
+        return self.values.copy(), last, [slot.copy() for slot in self.slots]
+
+    # ---- key sets
+
+    def begin_clock(self) -> None:
+        """Keep the version before no longer: a clock gets its first push."""
+        self.table.drop_previous()
+        self._known.clear()
+        self._strays.clear()
+
+    def contribute(self, keyset: bytes, keys: np.ndarray | None) -> tuple[Table | None, np.ndarray | None]:
+        """Return what the clock's sum is over, and where the keys that were pushed are there.
+
+        That is the table, until a key set is pushed that is not in it; then, None, the partition.
         """
+        known, positions = self.table.find(keyset, keys, keep=True)
+        if known:
+            self._known.add(keyset)
+        elif keyset not in self._strays:
+            self._strays[keyset] = None if keys is None else keys.copy()
+        return (None, None) if self._strays else (self.table, positions)
+
+    def settle(self) -> Table:
+        """Make the table what this clock touched, which is then stepped; return it."""
+        if self._strays or self.table.names != self._known:
+            self._rebuild({**{name: self.table.keys_of(name) for name in self._known}, **self._strays})
+        return self.table
+
+    def _rebuild(self, keysets: Mapping[bytes, np.ndarray | None]) -> None:
+        """Make the table the union of some key sets: digest -> global keys; None for all of them."""
         names = frozenset(keysets)
-        if names == self.names and names:
+        if names == self.table.names and names:
             return
         parts = [keys for keys in keysets.values() if keys is not None]
         union = None
         if len(parts) == len(keysets):
             union = distinct(np.concatenate(parts)) - self._start
-            if len(union) > MOST_OF_A_PARTITION * self._size:
+            if len(union) > MOST_OF_A_PARTITION * len(self.values):
                 union = None
-        self.set_places(union)
-        self.names = names
-        self._positions = {name: found for name, found in self._positions.items() if name in names}
+        self._set_places(union)
+        self.table.name(names)
 
-    def set_places(self, places: np.ndarray | None) -> None:
+    def _set_places(self, places: np.ndarray | None) -> None:
         """Make the table the keys at these places of the partition, or all keys."""
-        same = places is self.places or (
-            places is not None and self.places is not None and np.array_equal(places, self.places)
-        )
-        if same:
+        now = self.table.places
+        if places is now or (places is not None and now is not None and np.array_equal(places, now)):
             return
         self.write_back()
         if self.last is not None:
@@ -183,14 +282,15 @@ class HotKeys:
 
     # ---- steps
 
-    def step(self, closed: Summed, samples: int, keep_gradient: bool) -> np.ndarray | None:
-        """Apply the step of the clock to every key of the table; the version before stays readable.
+    def step(self, closed: Summed, samples: int, clock: int, keep_gradient: bool) -> np.ndarray | None:
+        """Apply the step of a clock to every key of the table; the version before stays readable.
 
         Parameters
         ----------
         closed : Summed
             Sum of the clock over the table.
         samples : int
+        clock : int
         keep_gradient : bool
 
         Returns
@@ -198,45 +298,36 @@ class HotKeys:
         ndarray, float32, or None
             The whole gradient, if it is to be kept.
         """
-        self.drop_previous()
-        before, self._previous = self._values, self._values
-        after = np.empty_like(before) if self._spare is None else self._spare
-        self._spare = None
-        gradient = step_out_of_place(
-            self._optimizer, closed, samples, before, after, self._slots, self.clock, self._mask, keep_gradient
-        )
-        self._values, self._ahead = after, True
-        self.clock += 1
+        gradient = self.table.step(self._optimizer, closed, samples, clock, keep_gradient)
+        self._ahead, self.clock = True, clock + 1
         return gradient
+
+    def follow(self, gradient: np.ndarray, places: np.ndarray | None, clock: int) -> None:
+        """Apply the step of a clock as the owner did."""
+        self._set_places(places)
+        self.step(Formed(gradient), 1, clock, keep_gradient=False)
 
     def keep_values(self) -> None:
         """Close a clock whose step changes nothing: the version before is this one."""
-        self.drop_previous()
-        self._previous = self._values
+        self.table.keep_values()
         self._ahead = True
         self.clock += 1
-
-    def drop_previous(self) -> None:
-        """Keep the version before no longer."""
-        if self._previous is not None:
-            if self._previous is not self._values:
-                self._spare = self._previous
-            self._previous = None
 
     def write_back(self) -> None:
         """Bring the partition's arrays up to date."""
         if not self._ahead:
             return
-        if self.places is None:
-            self.values = self._values
+        table = self.table
+        if table.places is None:
+            self.values = table.values
             if self.last is not None:
                 self.last.fill(self.clock)
         else:
-            self.values[self.places] = self._values
-            for slot, hot in zip(self.slots, self._slots, strict=True):
-                slot[self.places] = hot
+            self.values[table.places] = table.values
+            for slot, hot in zip(self.slots, table.slots, strict=True):
+                slot[table.places] = hot
             if self.last is not None:
-                self.last[self.places] = self.clock
+                self.last[table.places] = self.clock
         self._ahead = False
 
     # ---- reading
@@ -244,36 +335,37 @@ class HotKeys:
     @property
     def has_previous(self) -> bool:
         """Whether the version before is kept."""
-        return self._previous is not None
+        return self.table.previous is not None
 
-    def read(self, keyset: bytes, keys: np.ndarray | None, out: np.ndarray, previous: bool = False) -> None:
-        """Read parameters of the partition's clock, or of the one before.
+    def read(self, keyset: bytes, keys: np.ndarray | None, previous: bool) -> np.ndarray:
+        """Return parameters of the partition's clock, or of the one before, that are never changed later.
 
         Parameters
         ----------
         keyset : bytes
         keys : ndarray of int64, ascending, or None
             Global keys; None is all.
-        out : ndarray, float32
-            Takes the values.
+        previous : bool
         """
-        source = self._previous if previous else self._values
+        table, out = self.table, self._empty(len(self.values) if keys is None else len(keys))
+        source = table.previous if previous else table.values
         assert source is not None
-        if keys is not None and self.places is None and keyset not in self._positions:
+        if keys is not None and table.places is None and not table.knows(keyset):
             kernels.take(source, keys, self._start, out)
-            return
-        known, positions = self.find(keyset, keys)
+            return out
+        known, positions = table.find(keyset, keys)
         if known and positions is None:
             np.copyto(out, source)
         elif known and positions is not None:
             kernels.take(source, positions, 0, out)
         else:
-            assert self.places is not None
-            places = np.arange(self._size, dtype=np.int64) if keys is None else keys - self._start
-            where = np.minimum(np.searchsorted(self.places, places), max(0, self.size - 1))
-            inside = self.places[where] == places if self.size else np.zeros(len(places), np.bool_)
+            assert table.places is not None
+            places = np.arange(len(out), dtype=np.int64) if keys is None else keys - self._start
+            where = np.minimum(np.searchsorted(table.places, places), max(0, len(table) - 1))
+            inside = table.places[where] == places if len(table) else np.zeros(len(places), np.bool_)
             out[inside] = source[where[inside]]
             out[~inside] = self._outside(places[~inside], self.clock - previous)
+        return out
 
     def _outside(self, places: np.ndarray, clock: int) -> np.ndarray:
         """Return the parameters at places that are not in the table."""
@@ -281,3 +373,10 @@ class HotKeys:
             found: np.ndarray = self.values[places]
             return found
         return lazy.peek(self._optimizer, self.values, self.slots, self.last, places, clock, self._penalised)
+
+    def export(self) -> np.ndarray:
+        """Return a copy of every value, brought up to date."""
+        self.write_back()
+        if self.last is None:
+            return self.values.copy()
+        return lazy.peek(self._optimizer, self.values, self.slots, self.last, None, self.clock, self._penalised)

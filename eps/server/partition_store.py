@@ -22,12 +22,12 @@ import numpy as np
 
 from eps.errors import ProtocolError, TransferError
 from eps.ml import kernels
-from eps.ml import steps as lazy
-from eps.ml.grid import Blocks, next_exponents
+from eps.ml.grid import Blocks, Grid, next_exponents
+from eps.ml.optim import Optimizer
 from eps.ml.steps import Formed, Summed, prepare, step_out_of_place
 from eps.ml.sums import ClockSum, PlainClockSum
 from eps.net.messages.exchange import PullPart, PushPart
-from eps.server.hot_keys import HotKeys
+from eps.server.hot_keys import HotKeys, Table
 from eps.spec.runtime import Runtime
 
 
@@ -51,6 +51,249 @@ def _empty(length: int) -> np.ndarray:
     return np.empty(length, np.float32)
 
 
+class AllKeys:
+    """Parameters and slots of a partition, every key of which is stepped.
+
+    :class:`~eps.server.hot_keys.HotKeys` is the same for sparse jobs under BSP.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+    start : int
+        First global key of the partition.
+    values : ndarray, shape (p,), float32
+        Parameters; from now on this object's, like all arrays given.
+    slots : list of ndarray, shape (p,), float32
+    penalised : ndarray, shape (p,), bool, or None
+    replaces : bool
+        A step writes the parameters to other memory (BSP); otherwise they change in place.
+    empty, empty_after : callable
+        As of :class:`PartitionStore`.
+    """
+
+    #: Every key has had every clock.
+    last: np.ndarray | None = None
+    #: Every key is stepped.
+    places: np.ndarray | None = None
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        start: int,
+        values: np.ndarray,
+        slots: list[np.ndarray],
+        penalised: np.ndarray | None,
+        replaces: bool,
+        empty: Callable[[int], np.ndarray],
+        empty_after: Callable[[int], np.ndarray] | None,
+    ) -> None:
+        self._optimizer = optimizer
+        self._start = start
+        self._penalised = penalised
+        self._replaces = replaces
+        self._empty = empty
+        self._empty_after = empty_after
+        self.values, self.slots = values, slots
+        self._previous: np.ndarray | None = None
+
+    def install(self, values: np.ndarray, slots: list[np.ndarray], last: np.ndarray, clock: int) -> None:
+        """Take over other arrays."""
+        self.values, self.slots, self._previous = values, slots, None
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+        """Return (values, last, slots), which are never changed later."""
+        values = self.values if self._replaces else self.values.copy()
+        return values, np.empty(0, np.int32), [slot.copy() for slot in self.slots]
+
+    def begin_clock(self) -> None:
+        """Keep the version before no longer: a clock gets its first push."""
+        self._previous = None
+
+    def contribute(self, keyset: bytes, keys: np.ndarray | None) -> tuple[Table | None, None]:
+        """Return what the clock's sum is over, and where these keys are there: all of the partition."""
+        return None, None
+
+    def settle(self) -> Table | None:
+        """Return what is stepped: all of the partition."""
+        return None
+
+    def step(self, closed: Summed, samples: int, clock: int, keep_gradient: bool) -> np.ndarray | None:
+        """Apply the step of a clock out of place; return the gradient, float32, if it is to be kept."""
+        # Readers may still send the old array, so it is replaced, never changed.
+        values = self._empty(len(self.values)) if self._empty_after is None else self._empty_after(clock)
+        # It travels to a follower, from where it lies.
+        memory = self._empty(len(self.values)) if keep_gradient else None
+        gradient = step_out_of_place(
+            self._optimizer,
+            closed,
+            samples,
+            self.values,
+            values,
+            self.slots,
+            clock,
+            self._penalised,
+            keep_gradient,
+            memory,
+        )
+        self._previous, self.values = self.values, values
+        return gradient
+
+    def keep_values(self) -> None:
+        """Close a clock that changes nothing: its version is the one before."""
+        self._previous = self.values
+
+    def follow(self, gradient: np.ndarray, places: np.ndarray | None, clock: int) -> None:
+        """Apply the step of a clock as the owner did."""
+        self.step(Formed(gradient), 1, clock, keep_gradient=False)
+
+    def step_in_place(self, update: UpdateData, clock: int) -> None:
+        """Apply one push (SSP and ASP)."""
+        keys, slots = update.keys, self.slots
+        if update.rate_scale <= 0.0:
+            return
+        if keys is None:
+            self._optimizer.step(self.values, slots, update.gradient, clock, self._penalised, update.rate_scale)
+            return
+        values, some = self.values[keys], [slot[keys] for slot in slots]
+        penalised = None if self._penalised is None else self._penalised[keys]
+        self._optimizer.step(values, some, update.gradient, clock, penalised, update.rate_scale)
+        self.values[keys] = values
+        for slot, changed in zip(slots, some, strict=True):
+            slot[keys] = changed
+
+    @property
+    def has_previous(self) -> bool:
+        """Whether the version before is kept."""
+        return self._previous is not None
+
+    def read(self, keyset: bytes, keys: np.ndarray | None, previous: bool) -> np.ndarray:
+        """Return parameters of the partition's clock, or of the one before, that are never changed later.
+
+        Parameters
+        ----------
+        keyset : bytes
+        keys : ndarray of int64, ascending, or None
+            Global keys; None is all.
+        previous : bool
+        """
+        source = self._previous if previous else self.values
+        assert source is not None
+        if keys is None and self._replaces:
+            return source
+        out = self._empty(len(source) if keys is None else len(keys))
+        if keys is None:
+            np.copyto(out, source)
+        else:
+            kernels.take(source, keys, self._start, out)
+        return out
+
+    def export(self) -> np.ndarray:
+        """Return a copy of every value."""
+        return self.values.copy()
+
+
+class ClockPushes:
+    """What the pushes of a clock come to, until its step.
+
+    Parameters
+    ----------
+    grid : Grid or None
+        None where sums need not be reproducible.
+    start, length : int
+        The partition.
+    """
+
+    def __init__(self, grid: Grid | None, start: int, length: int) -> None:
+        self._grid = grid
+        self._start = start
+        self._length = length
+        self._blocks: Blocks | None = None
+        #: Memory of the last clock's sum, and what that was over.
+        self._memory: tuple[Table | None, np.ndarray | None] = None, None
+        #: What the sum is over; None is the partition.
+        self._table: Table | None = None
+        self.total: ClockSum | PlainClockSum | None = None
+        self.maxima: np.ndarray | None = None
+        self.samples = 0
+        self.splits: list[int] = []
+
+    def measure(self, maxima: np.ndarray) -> None:
+        """Take in a push that only measures maxima."""
+        self.maxima = maxima.copy() if self.maxima is None else np.maximum(self.maxima, maxima)
+
+    def add(
+        self,
+        push: PushPart,
+        exponents: np.ndarray,
+        table: Table | None,
+        positions: np.ndarray | None,
+        is_last: bool,
+    ) -> None:
+        """Add a push to the sum.
+
+        Parameters
+        ----------
+        push : PushPart
+        exponents : ndarray of int16
+            The clock's grid.
+        table : Table or None
+            What the sum is over; None is the partition, from the first push on that is not in the table.
+        positions : ndarray or None
+            Where the push's keys are in the table.
+        is_last : bool
+            As of :meth:`PartitionStore.accumulate`.
+        """
+        total = self.total
+        if total is None:
+            total = self.total = self._begin(exponents, table)
+        elif table is None and total.keys is not None:
+            total, self._table = total.over(None), None
+            self.total = total
+        if isinstance(total, ClockSum):
+            total.add(push.total, push.maxima, push.raw, push.keys, positions, is_last)
+        else:
+            total.add(push.total, push.keys, positions, is_last)
+        self.samples += push.samples
+        self.splits.extend(push.splits)
+
+    def _begin(self, exponents: np.ndarray, table: Table | None) -> ClockSum | PlainClockSum:
+        self._table = table
+        keys = None if table is None else table.keys
+        memory = self._memory[1] if self._memory[0] is table else None
+        if self._grid is None:
+            return PlainClockSum(self._start, self._length, keys, memory)
+        if table is not None:
+            blocks = table.blocks
+        else:
+            if self._blocks is None:
+                self._blocks = Blocks(self._grid.block_keys, self._start, self._length, None)
+            blocks = self._blocks
+        return ClockSum(self._grid, exponents, self._start, self._length, keys, memory, blocks)
+
+    def over(self, table: Table | None) -> ClockSum | PlainClockSum:
+        """Return the sum, over what is stepped."""
+        closed = self.total
+        assert closed is not None
+        if table is None or closed.keys is table.keys:
+            return closed
+        if isinstance(closed, ClockSum):
+            closed = closed.over(table.keys, None, table.blocks)
+        else:
+            closed = closed.over(table.keys)
+        self.total, self._table = closed, table
+        return closed
+
+    def close(self) -> None:
+        """End the clock; its memory is the next one's."""
+        if self.total is not None:
+            self._memory = self._table, self.total.memory
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what came."""
+        self.total, self.maxima, self.samples, self.splits = None, None, 0, []
+
+
 class PartitionStore:
     """Arrays of the keys [start, stop) of a job.
 
@@ -58,8 +301,8 @@ class PartitionStore:
     ----------
     runtime : Runtime
     partition : int
-    values : ndarray, shape (p,), float32
-        The start of the parameters.
+    values : ndarray, shape (p,), float32, or None
+        The start of the parameters; None: :meth:`install` brings them.
     empty : callable
         Returns memory for so many float32; what is read, and under dense BSP the parameters, lie in it.
     empty_after : callable, optional
@@ -75,71 +318,40 @@ class PartitionStore:
         empty_after: Callable[[int], np.ndarray] | None = None,
     ) -> None:
         self.start, self.stop = runtime.ranges[partition]
-        settings = runtime.settings
-        if values is None:
-            values = np.empty(0, np.float32)
-        elif values.shape != (self.stop - self.start,):
-            raise ProtocolError(
-                f"partition {partition} starts with {values.shape} values; it has {self.stop - self.start} keys"
-            )
+        length = self.stop - self.start
+        settings, optimizer, grid = runtime.settings, runtime.optimizer, runtime.grid
+        if values is not None and values.shape != (length,):
+            raise ProtocolError(f"partition {partition} starts with {values.shape} values; it has {length} keys")
         kernels.use_for(runtime.key_space.num_keys)
         if settings.bsp:
-            prepare(runtime.optimizer, runtime.grid.dtype if settings.reproducible else np.dtype(np.float32))
+            prepare(optimizer, grid.dtype if settings.reproducible else np.dtype(np.float32))
         self.partition = partition
         self._runtime = runtime
-        self._settings = settings
         #: Asked for with every request.
-        self._bsp, self._reproducible = settings.bsp, settings.reproducible
-        self._idle_changes_nothing = runtime.optimizer.idle_step_changes_nothing()
-        self._empty = empty
-        self._empty_after = empty_after
-        self._optimizer = runtime.optimizer
-        self._penalised = runtime.key_space.penalised_mask(self.start, self.stop)
-        self.values = self._own(values)
-        self.slots = list(self._optimizer.initial_slots(self.values, self._penalised))
-        self.exponents = np.empty(0, np.int16)
-        if settings.reproducible:
-            self.exponents = runtime.grid.initial_exponents(self.stop - self.start)
+        self._bsp = settings.bsp
+        self._idle_changes_nothing = optimizer.idle_step_changes_nothing()
         self.clock = settings.first_clock
         #: Counts the changes of the values, from 1; a follower's may be ahead of its owner's, never behind.
         self.version = self._previous_version = 1
+        self.exponents = grid.initial_exponents(length) if settings.reproducible else np.empty(0, np.int16)
+        self._previous_exponents = self.exponents
         #: How often each split was added to the parameters; counted where it happens, for the ledger.
         self.applications = np.zeros(settings.num_splits, np.int64)
-        lazily = runtime.sparse and settings.bsp and not self._optimizer.idle_step_changes_nothing()
-        #: Clocks applied to each key; None where a zero gradient changes nothing or every key is stepped.
-        self.last: np.ndarray | None = np.zeros(len(values), np.int32) if lazily else None
-        self._hot = self._make_hot()
-        self._previous: np.ndarray | None = None
-        self._previous_exponents = self.exponents
-        self._sum: ClockSum | PlainClockSum | None = None
-        self._sum_memory: np.ndarray | None = None
-        self._blocks: Blocks | None = None
-        self._maxima: np.ndarray | None = None
-        self._samples = 0
-        self._contributed: list[int] = []
-        #: Key sets that contributed to the clock: those in the table, and the keys of the others.
-        self._known: set[bytes] = set()
-        self._unknown: dict[bytes, np.ndarray | None] = {}
-
-    def _own(self, values: np.ndarray) -> np.ndarray:
-        mine = self._empty(len(values))
-        np.copyto(mine, values)
-        return mine
-
-    def _make_hot(self) -> HotKeys | None:
-        """Return the table of the keys that are pushed, where only some of them are."""
-        if not (self._runtime.sparse and self._settings.bsp):
-            return None
-        return HotKeys(
-            self._optimizer,
-            self._runtime.grid.block_keys,
-            self.start,
-            self.values,
-            self.slots,
-            self.last,
-            self._penalised,
-            max(0, self.clock),
-        )
+        self._pushes = ClockPushes(grid if settings.reproducible else None, self.start, length)
+        mine = empty(0 if values is None else length)
+        if values is not None:
+            np.copyto(mine, values)
+        penalised = runtime.key_space.penalised_mask(self.start, self.stop)
+        slots = list(optimizer.initial_slots(mine, penalised))
+        self._parameters: AllKeys | HotKeys
+        if runtime.sparse and settings.bsp:
+            # Clocks applied to each key; None where a zero gradient changes nothing.
+            last = None if self._idle_changes_nothing else np.zeros(len(mine), np.int32)
+            self._parameters = HotKeys(
+                optimizer, grid.block_keys, self.start, mine, slots, last, penalised, max(0, self.clock), empty
+            )
+        else:
+            self._parameters = AllKeys(optimizer, self.start, mine, slots, penalised, self._bsp, empty, empty_after)
 
     # ---- BSP: one step for each clock
 
@@ -154,51 +366,15 @@ class PartitionStore:
             The step comes next; until then the push's arrays stay as they are, and may be added no sooner.
         """
         if first_of_clock:
-            self._previous = None
-            if self._hot is not None:
-                self._hot.drop_previous()
+            self._parameters.begin_clock()
             # A sum that was begun when the partition went to another owner; all of it is pushed again.
-            self._forget_sum()
+            self._pushes.forget()
         if self.clock < 0:
             # The clock before the first only measures maxima, which set the first grid.
-            self._maxima = push.maxima.copy() if self._maxima is None else np.maximum(self._maxima, push.maxima)
+            self._pushes.measure(push.maxima)
             return
-        positions = None
-        if self._hot is not None:
-            known, positions = self._hot.find(push.keyset, push.keys, keep=True)
-            if known:
-                self._known.add(push.keyset)
-            else:
-                if push.keyset not in self._unknown:
-                    self._unknown[push.keyset] = None if push.keys is None else push.keys.copy()
-                if self._sum is not None and self._sum.keys is not None:
-                    self._sum = self._sum.over(None)
-            if self._unknown:
-                positions = None
-        if self._sum is None:
-            self._sum = self._new_sum()
-        if isinstance(self._sum, ClockSum):
-            self._sum.add(push.total, push.maxima, push.raw, push.keys, positions, is_last)
-        else:
-            self._sum.add(push.total, push.keys, positions, is_last)
-        self._samples += push.samples
-        self._contributed.extend(push.splits)
-
-    def _forget_sum(self) -> None:
-        self._sum, self._maxima, self._samples, self._contributed = None, None, 0, []
-        self._known, self._unknown = set(), {}
-
-    def _new_sum(self) -> ClockSum | PlainClockSum:
-        """Return an empty sum: over the table, or over the partition where there is none or a key set is not in it."""
-        length, hot = len(self.values), self._hot
-        keys, memory, blocks = None, self._sum_memory, self._blocks
-        if hot is not None and not self._unknown:
-            keys, memory, blocks = hot.keys, hot.sum_memory, hot.blocks
-        elif blocks is None and self._reproducible:
-            blocks = self._blocks = Blocks(self._runtime.grid.block_keys, self.start, length, None)
-        if self._reproducible:
-            return ClockSum(self._runtime.grid, self.exponents, self.start, length, keys, memory, blocks)
-        return PlainClockSum(self.start, length, keys, memory)
+        table, positions = self._parameters.contribute(push.keyset, push.keys)
+        self._pushes.add(push, self.exponents, table, positions, is_last)
 
     @overload
     def step(self, clock: int, keep_gradient: Literal[True] = True) -> UpdateData: ...
@@ -220,34 +396,27 @@ class PartitionStore:
         UpdateData, or None if it is not to be kept
         """
         assert clock == self.clock, (clock, self.clock)
+        pushes, parameters = self._pushes, self._parameters
         if clock < 0:
-            assert self._maxima is not None
-            update = UpdateData(np.empty(0, np.float32), None, next_exponents(self.exponents, self._maxima, clock), 1.0)
-            self._maxima = None
-            self._measure(update.exponents, clock)
-            return update
-        closed, samples = self._sum, max(1, self._samples)
+            assert pushes.maxima is not None
+            exponents = next_exponents(self.exponents, pushes.maxima, clock)
+            pushes.close()
+            self._measure(exponents, clock)
+            return UpdateData(np.empty(0, np.float32), None, exponents, 1.0)
+        closed, samples, gradient = pushes.total, max(1, pushes.samples), None
         assert closed is not None
         exponents = closed.next_exponents(clock) if isinstance(closed, ClockSum) else self.exponents
-        places = None
         self._previous_version = self.version
         if not keep_gradient and self._changes_nothing(closed):
-            gradient = None
-            self._keep_values()
-            self._sum_memory = None if self._hot is not None else closed.memory
-        elif self._hot is not None:
-            self.version += 1
-            closed = self._over_table(self._hot, closed)
-            gradient = self._hot.step(closed, samples, keep_gradient)
-            self._hot.sum_memory, places = closed.memory, self._hot.places
+            parameters.keep_values()
         else:
             self.version += 1
-            gradient = self._step_dense(closed, samples, clock, keep_gradient)
-            self._sum_memory = closed.memory
-        self._count(self._contributed)
-        self._forget_sum()
+            closed = pushes.over(parameters.settle())
+            gradient = parameters.step(closed, samples, clock, keep_gradient)
+        self._count(pushes.splits)
+        pushes.close()
         self._measure(exponents, clock)
-        return None if gradient is None else UpdateData(gradient, places, exponents, 1.0)
+        return None if gradient is None else UpdateData(gradient, parameters.places, exponents, 1.0)
 
     def _changes_nothing(self, closed: ClockSum | PlainClockSum) -> bool:
         """Return whether the step of a clock leaves every value as it is."""
@@ -255,48 +424,8 @@ class PartitionStore:
             return False
         return closed.is_zero()
 
-    def _keep_values(self) -> None:
-        """Close a clock that changes nothing: its version is the one before."""
-        if self._hot is not None:
-            self._hot.keep_values()
-        else:
-            self._previous = self.values
-
     def _measure(self, exponents: np.ndarray, clock: int) -> None:
         self._previous_exponents, self.exponents, self.clock = self.exponents, exponents, clock + 1
-        if self._hot is not None:
-            self._hot.clock = self.clock
-
-    def _over_table(self, hot: HotKeys, closed: ClockSum | PlainClockSum) -> ClockSum | PlainClockSum:
-        """Make the table what this clock touched; return the sum over it."""
-        if not self._unknown and hot.names == self._known:
-            return closed
-        hot.rebuild({**{name: hot.keys_of(name) for name in self._known}, **self._unknown})
-        if closed.keys is hot.keys:
-            return closed
-        if isinstance(closed, ClockSum):
-            return closed.over(hot.keys, None, hot.blocks)
-        return closed.over(hot.keys)
-
-    def _step_dense(self, closed: Summed, samples: int, clock: int, keep_gradient: bool) -> np.ndarray | None:
-        # Readers may still send the old array, so it is replaced, never changed.
-        values = self._empty(len(self.values)) if self._empty_after is None else self._empty_after(clock)
-        # It travels to a follower, from where it lies.
-        memory = self._empty(len(self.values)) if keep_gradient else None
-        gradient = step_out_of_place(
-            self._optimizer,
-            closed,
-            samples,
-            self.values,
-            values,
-            self.slots,
-            clock,
-            self._penalised,
-            keep_gradient,
-            memory,
-        )
-        self._previous, self.values = self.values, values
-        return gradient
 
     def _count(self, splits: Sequence[int]) -> None:
         # For a few splits, add.at costs more than the additions.
@@ -311,32 +440,19 @@ class PartitionStore:
 
     def apply_push(self, push: PushPart, clock: int) -> UpdateData:
         """Apply a push as it arrives, scaled by its share of the clock's samples."""
+        assert isinstance(self._parameters, AllKeys)
         share = push.samples / max(1, self._runtime.samples_per_clock)
         gradient, keys = push.total, None if push.keys is None else push.keys - self.start
         if keys is not None and not self._idle_changes_nothing:
-            dense = np.zeros(len(self.values), np.float32)
+            dense = np.zeros(self.stop - self.start, np.float32)
             dense[keys] = gradient
             gradient, keys = dense, None
         mean = (gradient / np.float32(max(1, push.samples))).astype(np.float32)
         update = UpdateData(mean, keys, np.empty(0, np.int16), share)
-        self._apply_now(update, clock)
+        self._parameters.step_in_place(update, clock)
         self.version += 1
         self._count(push.splits)
         return update
-
-    def _apply_now(self, update: UpdateData, clock: int) -> None:
-        if update.rate_scale <= 0.0:
-            return
-        keys = update.keys
-        if keys is None:
-            self._optimizer.step(self.values, self.slots, update.gradient, clock, self._penalised, update.rate_scale)
-            return
-        values, slots = self.values[keys], [slot[keys] for slot in self.slots]
-        penalised = None if self._penalised is None else self._penalised[keys]
-        self._optimizer.step(values, slots, update.gradient, clock, penalised, update.rate_scale)
-        self.values[keys] = values
-        for slot, changed in zip(self.slots, slots, strict=True):
-            slot[keys] = changed
 
     # ---- followers
 
@@ -345,13 +461,11 @@ class PartitionStore:
         self._previous_version = self.version
         self.version += 1
         if not self._bsp:
-            self._apply_now(update, clock)
+            assert isinstance(self._parameters, AllKeys)
+            self._parameters.step_in_place(update, clock)
         else:
-            if clock >= 0 and self._hot is not None:
-                self._hot.set_places(update.keys)
-                self._hot.step(Formed(update.gradient), 1, keep_gradient=False)
-            elif clock >= 0:
-                self._step_dense(Formed(update.gradient), 1, clock, keep_gradient=False)
+            if clock >= 0:
+                self._parameters.follow(update.gradient, update.keys, clock)
             self._measure(update.exponents.copy(), clock)
             if clock < 0:
                 return
@@ -359,13 +473,9 @@ class PartitionStore:
 
     def snapshot(self) -> tuple[tuple[np.ndarray, ...], int]:
         """Return (arrays, size_bytes): the partition as an opaque blob that is never changed later."""
-        self._write_back()
-        last = self.last if self.last is not None else np.empty(0, np.int32)
+        values, last, slots = self._parameters.arrays()
         state = np.array([self.clock, self.version], np.int64)
-        # Under BSP a dense step replaces the parameters; everything else is changed in place.
-        replaced = self._settings.bsp and not self._runtime.sparse
-        values = self.values if replaced else self.values.copy()
-        arrays = (state, values, self.exponents, self.applications.copy(), last.copy(), *(s.copy() for s in self.slots))
+        arrays = (state, values, self.exponents, self.applications.copy(), last, *slots)
         return arrays, sum(a.nbytes for a in arrays)
 
     def install(self, arrays: Sequence[np.ndarray]) -> None:
@@ -381,36 +491,26 @@ class PartitionStore:
         TransferError
             They are not the arrays of this partition.
         """
-        if len(arrays) != 5 + len(self.slots):
-            raise TransferError(
-                f"partition {self.partition} came as {len(arrays)} arrays; expected {5 + len(self.slots)}"
-            )
+        num_slots = len(self._parameters.slots)
+        if len(arrays) != 5 + num_slots:
+            raise TransferError(f"partition {self.partition} came as {len(arrays)} arrays; expected {5 + num_slots}")
         state, values, exponents, applications, last, *slots = arrays
         size = self.stop - self.start
         expected = [(size, np.float32), (len(self.exponents), np.int16), (len(self.applications), np.int64)]
-        expected += [(size, np.float32)] * len(slots) + [(2, np.int64)]
+        expected += [(size, np.float32)] * num_slots + [(2, np.int64)]
         for (length, dtype), theirs in zip(expected, [values, exponents, applications, *slots, state], strict=True):
             if theirs.shape != (length,) or theirs.dtype != dtype:
                 due = f"{np.dtype(dtype)}({length},)"
                 raise TransferError(f"partition {self.partition}: {theirs.dtype}{theirs.shape} where {due} is due")
-        if self.last is not None and (last.shape != (size,) or last.dtype != np.int32):
+        if self._parameters.last is not None and (last.shape != (size,) or last.dtype != np.int32):
             found = f"{last.dtype}{last.shape}"
             raise TransferError(f"partition {self.partition}: clocks {found} where int32({size},) is due")
         self.clock, self.version = int(state[0]), int(state[1])
         self._previous_version = self.version
-        self.values = values
         # Those that are small may share memory with others, and are copied.
         self.exponents = self._previous_exponents = exponents.copy()
         self.applications = applications.copy()
-        self.slots = slots
-        if self.last is not None:
-            self.last = last
-        self._hot = self._make_hot()
-
-    def _write_back(self) -> None:
-        if self._hot is not None:
-            self._hot.write_back()
-            self.values = self._hot.values
+        self._parameters.install(values, slots, last, max(0, self.clock))
 
     # ---- reading
 
@@ -429,27 +529,13 @@ class PartitionStore:
         ProtocolError
             The version is not kept any more.
         """
-        keys = part.keys
         previous = self._bsp and clock != self.clock
         exponents = self._previous_exponents if previous else self.exponents
         # Clock -1 changes no parameter: its version is that of clock 0.
         unchanged = clock == -1 and self.clock == 0
-        if previous and not unchanged and (clock < 0 or not self._has_previous()):
+        if previous and not unchanged and (clock < 0 or not self._parameters.has_previous):
             raise ProtocolError(f"partition {self.partition} does not keep its parameters of clock {clock} any more")
-        previous = previous and not unchanged
-        if self._hot is not None:
-            out = self._empty(len(self.values) if keys is None else len(keys))
-            self._hot.read(part.keyset, keys, out, previous)
-            return out, exponents
-        source = self._previous if previous else self.values
-        assert source is not None
-        if keys is None and self._bsp:
-            return source, exponents
-        if keys is None:
-            return self._own(source), exponents
-        out = self._empty(len(keys))
-        kernels.take(source, keys, self.start, out)
-        return out, exponents
+        return self._parameters.read(part.keyset, part.keys, previous and not unchanged), exponents
 
     def version_at(self, clock: int) -> int:
         """Return the version of the values that :meth:`pull` returns for ``clock``."""
@@ -459,19 +545,13 @@ class PartitionStore:
         """Return the exponents that :meth:`pull` returns for ``clock``."""
         return self._previous_exponents if self._bsp and clock != self.clock else self.exponents
 
-    def _has_previous(self) -> bool:
-        return self._previous is not None if self._hot is None else self._hot.has_previous
-
     def export(self) -> np.ndarray:
         """Return every value brought up to date, shape (p,), float32."""
-        self._write_back()
-        if self.last is None:
-            return self.values.copy()
-        return lazy.peek(self._optimizer, self.values, self.slots, self.last, None, max(0, self.clock), self._penalised)
+        return self._parameters.export()
 
     def ledger(self) -> tuple[int, int, int]:
         """Return (applied, lost, applied_twice) in units of (clock, split) of this partition."""
-        iterations = self._settings.iterations
+        iterations = self._runtime.settings.iterations
         applied = int(self.applications.sum())
         lost = int(np.maximum(0, iterations - self.applications).sum())
         twice = int(np.maximum(0, self.applications - iterations).sum())

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eps.core.types import Address
 from eps.errors import EpsError, ProtocolError
 from eps.net.arrays.api import Message, ReplyTo
 from eps.net.messages.exchange import PLAIN, Lean, PullAnswer, PullPart, PushAnswer, PushPart, build_reply, simple
@@ -163,15 +162,5 @@ class TransferRequest:
             logger.warning("the answer to a transfer was not taken: %s", error)
 
 
-@dataclass(slots=True, eq=False)
-class PassedOn:
-    """A part that goes to its partition's owner; the answer is relayed."""
-
-    request: PushRequest | PullRequest
-    to: Address
-    #: By which it was routed.
-    incarnation: int
-
-
-#: What commands leave to be done without the server's lock.
-Later = PendingExchange | TransferRequest | PassedOn
+#: Answers that commands leave to be sent without the server's lock.
+Later = PendingExchange | TransferRequest

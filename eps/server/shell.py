@@ -12,7 +12,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 from eps.core import messages as m
 from eps.core import server_events as s
@@ -27,13 +27,11 @@ from eps.pb import data_pb2 as pb
 from eps.server.checkpoint_writer import CheckpointWriter
 from eps.server.checks import check_keysets, check_parts, check_pushes, check_snapshot, check_update, divided
 from eps.server.commands import Commands
-from eps.server.follower_stream import FollowerStream, Transfer
-from eps.server.followers import Followers
+from eps.server.followers import Followers, FollowerStream, Transfer
 from eps.server.incoming import Preparations, take_in
 from eps.server.partition_store import PartitionStore
-from eps.server.partitions import Partitions
-from eps.server.pending import PassedOn, PendingExchange, PullRequest, PushRequest, TransferRequest
-from eps.server.restore import load_partitions
+from eps.server.partitions import Partitions, load_partitions
+from eps.server.pending import PendingExchange, PullRequest, PushRequest, TransferRequest
 from eps.spec.runtime import Runtime
 from eps.storage.checkpoint import open_checkpoints
 from eps.storage.local import LocalStorage
@@ -62,8 +60,6 @@ class ServerShell:
         self._preparations = Preparations(runtime, van, report)
         #: What streams have brought and the state was not told yet.
         self._acknowledged: deque[Transfer | s.SendingFailed] = deque()
-        self._forwards = ThreadPoolExecutor(2, thread_name_prefix="forward")
-        #: Not those that pass parts on: a part does not wait for newcomers that are slow to answer.
         self._meetings = ThreadPoolExecutor(2, thread_name_prefix="meet")
 
     # ---- orders of the master
@@ -73,7 +69,7 @@ class ServerShell:
         match order:
             case m.UpdateLists(plan_id, added, coming):
                 with self._lock:
-                    self._state.addresses.update({entry.name: entry.address for entry in added})
+                    self._followers.addresses.update({entry.name: entry.address for entry in added})
                 self._meet([entry for entry in added if Role.SERVER in entry.roles])
                 self._preparations.begin(m.ListsUpdated(self._state.name, plan_id), coming)
             case m.UpdateMembership(plan_id, membership):
@@ -81,11 +77,13 @@ class ServerShell:
             case m.SendPartitions(plan_id, transfers):
                 # One at a time: training goes on between the copies that they begin with.
                 for target in transfers:
-                    self._take(s.SendOrdered(m.SendPartitions(plan_id, (target,))))
+                    with self._lock:
+                        self._followers.addresses[target.target] = target.address
+                    self._take(s.SendOrdered(plan_id, target.item, target.target))
             case m.AbortPlan(plan_id):
                 self._take(s.PlanAborted(plan_id))
-            case m.ReleasePlan(plan_id, removed):
-                self._take(s.PlanReleaseOrdered(plan_id, removed))
+            case m.ReleasePlan(plan_id):
+                self._take(s.PlanReleaseOrdered(plan_id))
                 with self._lock:
                     self._commands.forget(plan_id)
                     known = self._state.membership
@@ -101,7 +99,7 @@ class ServerShell:
 
     def _on_membership(self, plan_id: int, membership: Membership) -> None:
         with self._lock:
-            self._state.addresses.update(membership.addresses)
+            self._followers.addresses.update(membership.addresses)
         # Said again, it is nothing new: the master repeats what is not acknowledged, and says it to who attaches again.
         first = membership.version == 1 and self._state.membership is None
         counters: Mapping[int, s.Counters] = {}
@@ -250,10 +248,7 @@ class ServerShell:
                 part.plan_id,
                 part.partition,
                 part.sequence,
-                part.completed,
-                tuple(part.next_clock),
-                part.applied,
-                part.duplicates_refused,
+                s.Counters(tuple(part.next_clock), part.applied, part.duplicates_refused),
             )
         )
 
@@ -267,9 +262,9 @@ class ServerShell:
             state = self._state.partitions[partition]
             header = x.simple(
                 "export_reply",
-                clock=state.completed,
+                clock=state.clocks.completed,
                 applied=applied,
-                duplicates_refused=state.duplicates_refused,
+                duplicates_refused=state.clocks.duplicates_refused,
                 lost=lost,
                 applied_twice=twice,
             )
@@ -316,8 +311,6 @@ class ServerShell:
                     break
                 if isinstance(due, FollowerStream):
                     self._begin(due)
-                elif isinstance(due, PassedOn):
-                    self._forwards.submit(self._pass_on, due)
                 else:
                     due.send()
 
@@ -344,36 +337,6 @@ class ServerShell:
             logger.exception("nothing more is sent to %s", stream.address)
             stream.stop()
 
-    def _pass_on(self, part: PassedOn) -> None:
-        """Send one part to the partition's owner; connecting may take a while."""
-        request = part.request
-        pushes = [request.part] if isinstance(request, PushRequest) else []
-        pulls = [request.part] if isinstance(request, PullRequest) else []
-        try:
-            message = x.build_exchange(pushes, pulls, self._runtime.lean, incarnation=part.incarnation)
-            future = self._peers.to(part.to).request(message)
-        except Exception as error:
-            # Of any kind: a part without an answer would keep this server from being released.
-            self._relay(request, error)
-            return
-        # Callbacks run on a thread of the connection and must not wait for the lock.
-        future.add_done_callback(lambda done: self._forwards.submit(self._relay, request, done))
-
-    def _relay(self, request: PushRequest | PullRequest, answer: Future[Message] | Exception) -> None:
-        found: x.PushAnswer | x.PullAnswer | None = None
-        try:
-            if isinstance(answer, Future):
-                pushed, pulled = x.parse_reply(answer.result())
-                found = pushed[0] if pushed else pulled[0]
-        except Exception as error:
-            logger.info("a part that was passed on was not answered: %s", error)
-        with self._lock:
-            if found is None:
-                request.refuse(self._commands.stale())
-            else:
-                request.exchange.settle(found)
-        self._take(s.ForwardAnswered(request))
-
     # ---- the end
 
     def end_writing(self) -> None:
@@ -390,7 +353,6 @@ class ServerShell:
             self._followers.stop()
         self._preparations.stop()
         self._writer.close()
-        self._partitions.close()
-        for pool in (self._forwards, self._meetings):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._commands.close()
+        self._meetings.shutdown(wait=False, cancel_futures=True)
         self._peers.close()

@@ -3,25 +3,28 @@
 One clock after the other is a :class:`Round`: read the parameters, compute, push.  :meth:`TrainingLoop.advance` does
 what can be done now; it neither sleeps nor starts a thread.  :meth:`TrainingLoop.run` waits between its calls.
 
-The loop's thread owns the arrays; the session's thread only changes the pure state, under one lock.
+The loop's thread owns the arrays; the session's thread only changes the pure state, under one lock.  Everything in
+:mod:`eps.worker` that waits or reads the time does it in :class:`Wakeup`, or in a wire: a simulation gives others.
 
-Source: EPS §2.2 Fig. 1b (six steps), §3.1.4 (active and inactive dataset), Figs 7, 8 and 11.
+Source: EPS §2.2 Fig. 1b (six steps), §3.1.4 (active and inactive dataset), Figs 7, 8 and 11; design section 6.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from eps.core import messages as m
-from eps.core.worker_state import Confirmation, Kept, Work, WorkerState
+from eps.core.membership import Membership
+from eps.core.types import Address
+from eps.core.worker_state import Begun, Confirmation, Kept, Work, WorkerState
 from eps.errors import DeadlineError
-from eps.worker.compute import Computation, Contribution
-from eps.worker.plane import Exchange, ParameterPlane, Progress
-from eps.worker.program import Program
-from eps.worker.wakeup import Wakeup
+from eps.worker.compute import Computation, Contribution, Program
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +33,113 @@ HORIZON_DEADLINE_S = 3600.0
 
 #: Closer to its horizon than this, a worker's reports do not linger.
 NEAR_HORIZON_CLOCKS = 3
+
+
+class Wakeup:
+    """What the session's thread and the loop's thread of a worker share, beside its state.
+
+    Parameters
+    ----------
+    now_s : callable
+        The clock.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.now_s = now_s
+        #: Held while the state is used.
+        self.lock = threading.Condition()
+        #: Counts what the session's thread says; -1 once it says that the worker is to stop.
+        self._news = 0
+        #: Of that, how much the loop has seen.
+        self._seen = 0
+
+    def tell(self) -> None:
+        """Wake the loop: the state has changed."""
+        with self.lock:
+            if self._news >= 0:
+                self._news += 1
+                self.lock.notify_all()
+
+    def stop(self) -> None:
+        """Make the loop end soon."""
+        with self.lock:
+            self._news = -1
+            self.lock.notify_all()
+
+    def look(self) -> bool:
+        """Return whether the loop is to go on; what was told before wakes it no more."""
+        with self.lock:
+            self._seen = self._news
+            return self._seen >= 0
+
+    def wait(self, until_s: float) -> None:
+        """Wait for news, at most until a time of the clock."""
+        with self.lock:
+            self.lock.wait_for(lambda: self._news != self._seen, max(0.0, until_s - self.now_s()))
+
+
+class Progress(Enum):
+    """How far an exchange is."""
+
+    UNDER_WAY = "under way"
+    #: Everything is put, and everything has come.
+    COMPLETE = "complete"
+    #: The clock that was asked for is complete everywhere: a lost worker had put what was to be computed.
+    PASSED = "passed"
+
+
+class Exchange(Protocol):
+    """Contributions that are put and parameters that are got, together."""
+
+    @property
+    def put(self) -> Sequence[Kept]:
+        """The contributions."""
+
+    @property
+    def due_s(self) -> float:
+        """When :meth:`advance` has something to do though no answer comes; by the worker's clock."""
+
+    def advance(self) -> Progress:
+        """Send what is due and take what has come; may wait for it, but not long.
+
+        Raises
+        ------
+        ProtocolError
+            A peer says that a part breaks the protocol.
+        DeadlineError, PeerUnavailableError
+            The exchange is given up; says what is missing.
+        """
+
+
+class ParameterPlane(Protocol):
+    """Puts the contributions of one worker, and gets its parameters.  Used by the worker's thread, but for prepare."""
+
+    def prepare(self, addresses: Iterable[Address]) -> None:
+        """Begin to connect to peers, before an exchange waits for them; any thread."""
+
+    def follow(self, membership: Membership) -> None:
+        """Part from peers that are no members any more; between exchanges."""
+
+    def exchange(self, put: Sequence[Kept], get: Computation | None, clock: int, min_clock: int) -> Exchange:
+        """Begin an exchange; what is under way of the one before is void.
+
+        Parameters
+        ----------
+        put : sequence of Kept
+            What some peer may lack.
+        get : Computation or None
+            Where parameters go; None asks for none.
+        clock : int
+            Of those parameters.
+        min_clock : int
+            Clocks that must be complete in them.
+        """
+
+    def rest(self) -> None:
+        """Give everything back that peers could use: nothing is exchanged, unless members are lost."""
+
+    def close(self) -> None:
+        """Close the connections."""
 
 
 class Reporter(Protocol):
@@ -44,8 +154,6 @@ class Stage(Enum):
 
     READ = "reads its parameters"
     COMPUTE = "computes"
-    #: A computation lasts longer than it takes (``stretch_s``).
-    PAUSE = "lets time pass"
     PUSH = "pushes, and reads the parameters of the next clock"
     CONFIRM = "reads once more before it leaves"
 
@@ -55,16 +163,14 @@ class Round:
     """One clock of a worker, from its parameters to the end of its push."""
 
     work: Work | Confirmation
-    #: In which it was begun; in a later one what is under way is void.
-    epoch: int
-    incarnation: int
+    begun: Begun
     stage: Stage
     computation: Computation | None = None
     #: What was computed.
     contribution: Contribution | None = None
     #: What is under way.
     exchange: Exchange | None = None
-    #: When the pause is over.
+    #: Until when the computation lasts, though it takes less (``stretch_s``).
     until_s: float = 0.0
 
 
@@ -134,14 +240,8 @@ class TrainingLoop:
                 return due_s
 
     def _is_void(self, current: Round) -> bool:
-        """Return whether members were lost so that a round must begin again; called with the lock held.
-
-        A take-over in the same incarnation changes nothing about what is computed.
-        """
-        computes = current.stage in (Stage.COMPUTE, Stage.PAUSE)
-        if computes:
-            return current.incarnation != self.state.memberships.incarnation
-        return current.epoch != self.state.epoch
+        """Return whether a round must begin again; called with the lock held."""
+        return self.state.is_void(current.begun, current.stage is Stage.COMPUTE)
 
     def _begin(self) -> None:
         """Begin what is to be done now, if there is something; called with the lock held."""
@@ -149,7 +249,7 @@ class TrainingLoop:
         if work is None:
             return
         stage = Stage.CONFIRM if isinstance(work, Confirmation) else Stage.READ if work.splits else Stage.PUSH
-        self._round = Round(work, self.state.epoch, self.state.memberships.incarnation, stage)
+        self._round = Round(work, self.state.now, stage)
 
     def _end(self) -> None:
         """End a round; called with the lock held."""
@@ -165,9 +265,7 @@ class TrainingLoop:
         """Do what can be done while nothing is due; return when the wait is too long."""
         now_s = self._wakeup.now_s()
         with self._wakeup.lock:
-            rests = self.state.rests
-            if rests:
-                self.state.outbox.forget_all()
+            rests = self.state.rest()
             self._say_released()
         if rests:
             # The model is written now, by others: what this process held for computing is theirs.
@@ -189,8 +287,6 @@ class TrainingLoop:
                 return self._read(current)
             case Stage.COMPUTE:
                 return self._compute(current)
-            case Stage.PAUSE:
-                return self._pause(current)
             case Stage.PUSH:
                 return self._push(current)
             case Stage.CONFIRM:
@@ -228,49 +324,45 @@ class TrainingLoop:
         Under BSP a version has the same bits on every server, so members that are lost meanwhile change nothing of it.
         """
         incarnation, found = self._next or (0, None)
-        if found is not None and incarnation == current.incarnation and self.program.is_for(found, clock):
+        if found is not None and incarnation == current.begun.incarnation and self.program.is_for(found, clock):
             if found.complete or self.state.settings.bsp:
                 return found
-        begun = self.program.begin(clock, current.epoch)
-        self._next = current.incarnation, begun
+        begun = self.program.begin(clock, current.begun.epoch)
+        self._next = current.begun.incarnation, begun
         return begun
 
     def _compute(self, current: Round) -> float | None:
-        work, computation = current.work, current.computation
-        assert isinstance(work, Work) and computation is not None
-        self._next = None
-        if work.clock >= self.state.settings.iterations:
-            self._finish(current, work, self.program.measure(computation))
-            return None
-        current.contribution = computation.finish()
-        current.computation = None
-        current.until_s = self._wakeup.now_s() + self.program.pause_s(work.splits)
-        current.stage = Stage.PAUSE
+        """Compute; keep what was computed, and go on to push it."""
+        work = current.work
+        assert isinstance(work, Work)
+        if current.contribution is None:
+            computation, self._next = current.computation, None
+            assert computation is not None
+            if work.clock >= self.state.settings.iterations:
+                self._finish(current, work, self.program.measure(computation))
+                return None
+            current.contribution = computation.finish()
+            current.computation = None
+            current.until_s = self._wakeup.now_s() + self.program.pause_s(work.splits)
+        contribution = current.contribution
+        if self._wakeup.now_s() < current.until_s:
+            return current.until_s
+        with self._wakeup.lock:
+            if self._is_void(current):
+                return None
+            report = m.ClockReported(self.state.name, work.clock, contribution.results, current.begun.incarnation)
+            self.state.keep(Kept(work.clock, contribution.splits, report, contribution))
+            current.contribution = None
+            current.stage = Stage.PUSH
         return None
 
     def _finish(self, current: Round, work: Work, results: tuple[m.SplitResult, ...]) -> None:
         """Report what was measured with the final parameters."""
         with self._wakeup.lock:
             if not self._is_void(current):
-                self._report(m.ClockReported(self.state.name, work.clock, results, current.incarnation))
-                self.state.duties.computed(work.clock, work.splits)
-                self.state.pushed(work.clock)
+                self._report(m.ClockReported(self.state.name, work.clock, results, current.begun.incarnation))
+                self.state.measured(work)
             self._end()
-
-    def _pause(self, current: Round) -> float | None:
-        """Let time pass; then keep what was computed, and go on to push it."""
-        work, contribution = current.work, current.contribution
-        assert isinstance(work, Work) and contribution is not None
-        if self._wakeup.now_s() < current.until_s:
-            return current.until_s
-        with self._wakeup.lock:
-            if self._is_void(current):
-                return None
-            report = m.ClockReported(self.state.name, work.clock, contribution.results, current.incarnation)
-            self.state.keep(Kept(work.clock, contribution.splits, report, contribution))
-            current.contribution = None
-            current.stage = Stage.PUSH
-        return None
 
     def _push(self, current: Round) -> float | None:
         """Push what was computed, and ask for the parameters of the next clock together with it where that can be."""
@@ -281,24 +373,22 @@ class TrainingLoop:
             with self._wakeup.lock:
                 if self._is_void(current):
                     return None
-                duties = self.state.duties
                 if not self.program.splits:
                     # The first splits of a newcomer begin later: a lost worker had pushed this clock's.
-                    duties.done(clock)
+                    self.state.pushed(clock)
                     self._end()
                     return None
-                following = clock + 1
-                asks = following <= duties.horizon and duties.active_at(following) == self.program.splits
-            current.computation = self._coming(following, current) if asks else None
-            min_clock = self.state.settings.min_clock_to_read(following)
-            self._exchange(current, clock, current.computation, following, min_clock)
+                ahead = self.state.read_ahead(clock, self.program.splits)
+            current.computation = None if ahead is None else self._coming(ahead, current)
+            min_clock = self.state.settings.min_clock_to_read(clock + 1)
+            self._exchange(current, clock, current.computation, clock + 1, min_clock)
         return self._go_on(current)
 
     def _confirm(self, current: Round) -> float | None:
         """Wait, before leaving, until what was pushed is in the parameters of the next clock everywhere."""
         clock = current.work.clock
         if current.exchange is None:
-            read = self.program.begin(clock, current.epoch)
+            read = self.program.begin(clock, current.begun.epoch)
             read.drop_splits()
             self._exchange(current, clock, read, clock, clock)
         return self._go_on(current)

@@ -25,8 +25,7 @@ from eps.net.security.credentials import Security
 from eps.spec.runtime import Runtime
 from eps.system.logs import set_up_logging
 from eps.worker.datasets import Datasets
-from eps.worker.shell import WorkerShell, make_shell
-from eps.worker.transfers import TRANSFER_TIMEOUT_S
+from eps.worker.shell import TRANSFER_TIMEOUT_S, WorkerShell, make_shell
 
 if TYPE_CHECKING:
     from eps.cluster.supervisor.process import ContainerContext

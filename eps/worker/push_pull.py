@@ -23,10 +23,8 @@ from eps.errors import DeadlineError, PeerUnavailableError, ProtocolError
 from eps.net.messages.codec import membership_from_pb
 from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart
 from eps.pb import data_pb2 as pb
-from eps.worker.compute import Computation, Contribution
-from eps.worker.plane import Progress
-from eps.worker.program import Program
-from eps.worker.wakeup import Wakeup
+from eps.worker.compute import Computation, Contribution, Program
+from eps.worker.loop import Progress, Wakeup
 from eps.worker.wire import Sent, Wire
 
 logger = logging.getLogger(__name__)
@@ -114,7 +112,7 @@ class PushPull:
         )
 
     def exchange(self, put: Sequence[Kept], get: Computation | None, clock: int, min_clock: int) -> PushPullExchange:
-        """Begin an exchange; see :class:`eps.worker.plane.ParameterPlane`."""
+        """Begin an exchange; see :class:`eps.worker.loop.ParameterPlane`."""
         return PushPullExchange(self, put, get, clock, min_clock)
 
     def rest(self) -> None:
@@ -209,6 +207,7 @@ class PushPullExchange:
         with plane.lock:
             if state.epoch != self._epoch:
                 return
+            version = state.memberships.version
             for_pushes = state.memberships.route(self.put[-1].clock if self.put else self._clock)
             for_pulls = state.memberships.route(self._clock)
         self._unsent = []
@@ -223,13 +222,13 @@ class PushPullExchange:
         while waiting:
             # In turn, so that all servers have something to do from the beginning.
             for server, messages in waiting:
-                plane.wire.send(self._message(server, addresses[server], messages.popleft()))
+                plane.wire.send(self._message(server, addresses[server], messages.popleft(), version))
             waiting = [(server, messages) for server, messages in waiting if messages]
 
-    def _message(self, server: MemberId, address: Address, group: list[Part]) -> Sent:
+    def _message(self, server: MemberId, address: Address, group: list[Part], version: int) -> Sent:
         pushes = tuple([self._attach(part) for part in group if isinstance(part, PushPart)])
         pulls = tuple([self._attach(part) for part in group if isinstance(part, PullPart)])
-        return Sent(server, address, pushes, pulls, self._incarnation, self._results)
+        return Sent(server, address, pushes, pulls, self._incarnation, version, self._results)
 
     def _attach(self, part: PartT) -> PartT:
         """Add the keys where no server has registered the set yet."""
@@ -269,7 +268,7 @@ class PushPullExchange:
         for pushed in pushes:
             push = _asked(asked, pushed.partition)
             if pushed.refusal is not None:
-                passed |= self._refused(push, pushed.refusal, message.server)
+                passed |= self._refused(push, pushed.refusal, message)
             elif pushed.accepted:
                 state.outbox.on_held(push.partition, push.clock, push.splits)
             else:
@@ -283,16 +282,16 @@ class PushPullExchange:
         for pulled in pulls if len(served) < len(pulls) else ():
             if pulled.refusal is not None:
                 pull = _asked({part.partition: part for part in message.pulls}, pulled.partition)
-                passed |= self._refused(pull, pulled.refusal, message.server)
+                passed |= self._refused(pull, pulled.refusal, message)
         return passed
 
-    def _refused(self, part: Part, refusal: pb.Refusal, server: MemberId) -> bool:
+    def _refused(self, part: Part, refusal: pb.Refusal, message: Sent) -> bool:
         """Send a part again as its refusal says; return whether its clock has passed."""
         if refusal.passed:
-            logger.info("W[%s] %s has begun a later clock than %d", self._plane.state.name, server, self._clock)
+            logger.info("W[%s] %s has begun a later clock than %d", self._plane.state.name, message.server, self._clock)
             return True
         if refusal.error:
-            raise ProtocolError(f"{server}: {refusal.error}")
+            raise ProtocolError(f"{message.server}: {refusal.error}")
         if refusal.HasField("membership"):
             membership = membership_from_pb(refusal.membership)
             # A take-over comes with the master's order, which loads the splits that it needs.
@@ -300,6 +299,9 @@ class PushPullExchange:
                 self._plane.state.on_membership(membership)
         if refusal.unknown_keyset:
             self._plane.known.discard((part.partition, part.keyset))
+            self._at_once([part])
+        elif self._plane.state.memberships.version > message.version:
+            # The membership that places it is here.
             self._at_once([part])
         else:
             self._later([part])

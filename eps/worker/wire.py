@@ -39,6 +39,8 @@ class Sent:
     pushes: tuple[PushPart, ...]
     pulls: tuple[PullPart, ...]
     incarnation: int
+    #: Of the newest membership when it was sent.
+    version: int
     #: What was measured at the clocks of the pushes; servers remember it.
     results: Sequence[m.ClockReported] = ()
 

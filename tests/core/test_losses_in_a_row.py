@@ -29,7 +29,7 @@ def test_a_copy_counts_when_it_has_all_that_workers_were_told_is_applied() -> No
     owner, follower = ServerState(S1, settings), ServerState(S2, settings)
     for server in (owner, follower):
         server.step(s.MembershipArrived(0, first))
-    commands = owner.step(s.SendOrdered(m.SendPartitions(1, (m.Target(0, S2, addresses[S2]),))))
+    commands = owner.step(s.SendOrdered(1, 0, S2))
     snapshot = next(c for c in commands if isinstance(c, s.SendSnapshot))
     commands = owner.step(s.PushArrived("push", 0, 0, (0,)))
     update = next(c for c in commands if isinstance(c, s.SendUpdate))
@@ -53,7 +53,7 @@ def test_a_copy_counts_when_it_has_all_that_workers_have_read() -> None:
     first = Membership(1, -1, (W1,), (S1, S2), PartitionTable((S1,), ((),)), SplitTable.of((W1, W1)), addresses)
     owner = ServerState(S1, settings)
     owner.step(s.MembershipArrived(0, first))
-    commands = owner.step(s.SendOrdered(m.SendPartitions(1, (m.Target(0, S2, addresses[S2]),))))
+    commands = owner.step(s.SendOrdered(1, 0, S2))
     snapshot = next(c for c in commands if isinstance(c, s.SendSnapshot))
     commands = owner.step(s.PushArrived("push", 0, -1, (0, 1)))
     update = next(c for c in commands if isinstance(c, s.SendUpdate))
@@ -80,7 +80,7 @@ def test_what_a_server_forgot_when_it_gave_a_partition_up_it_does_not_claim_to_h
     server.step(s.MembershipArrived(0, first))
     for clock in (-1, 0):
         server.step(s.PushArrived("all", 0, clock, (0, 1)))
-    server.step(s.SendOrdered(m.SendPartitions(1, (m.Target(0, S2, first.addresses[S2]),))))
+    server.step(s.SendOrdered(1, 0, S2))
     server.step(s.MembershipArrived(1, second))
     server.step(s.PushArrived("half", 0, 1, (0,)))
     taken = replace(second, version=3, from_clock=1, split_clocks=(1, 1), recovery=1)

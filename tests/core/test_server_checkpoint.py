@@ -21,19 +21,19 @@ def test_a_partition_is_kept_when_it_has_completed_the_clocks_before() -> None:
     assert snapshots(server.push(0, *ALL)) == []
     assert snapshots(server.push(1, 0, 1)) == []
     commands = server.push(1, 2)
-    assert snapshots(commands) == [s.TakeSnapshot(1, 0, (2, 2, 2), 6, 0)]
+    assert snapshots(commands) == [s.TakeSnapshot(1, 0, s.Counters((2, 2, 2), 6, 0))]
     kinds = [type(c) for c in commands]
     assert kinds.index(s.StepPartition) < kinds.index(s.TakeSnapshot)
     assert snapshots(server.push(2, *ALL)) == []
     server.push(0, *ALL, partition=1)
-    assert snapshots(server.push(1, *ALL, partition=1)) == [s.TakeSnapshot(1, 1, (2, 2, 2), 6, 0)]
+    assert snapshots(server.push(1, *ALL, partition=1)) == [s.TakeSnapshot(1, 1, s.Counters((2, 2, 2), 6, 0))]
 
 
 def test_an_order_for_the_clock_that_a_partition_has_is_in_time_also_where_pushes_have_come() -> None:
     server = Server(BSP)
     server.push(0, *ALL)
     server.push(1, 0)
-    assert snapshots(order(server, 1)) == [s.TakeSnapshot(1, 0, (1, 1, 1), 3, 0)]
+    assert snapshots(order(server, 1)) == [s.TakeSnapshot(1, 0, s.Counters((1, 1, 1), 3, 0))]
 
 
 def test_an_order_for_a_clock_that_is_past_is_skipped() -> None:
@@ -59,11 +59,11 @@ def test_under_asp_a_partition_is_kept_as_soon_as_every_split_has_contributed_th
     for clock in range(3):
         server.push(clock, 0, 1)
     commands = server.push(0, 2)
-    assert snapshots(commands) == [s.TakeSnapshot(1, 0, (3, 3, 1), 7, 0)]
+    assert snapshots(commands) == [s.TakeSnapshot(1, 0, s.Counters((3, 3, 1), 7, 0))]
     assert snapshots(server.push(1, 2)) == []
     for clock in range(3):
         server.push(clock, *ALL, partition=1)
-    assert snapshots(order(server, 1, checkpoint_id=2))[1].next_clock == (3, 3, 3)
+    assert snapshots(order(server, 1, checkpoint_id=2))[1].counters.next_clock == (3, 3, 3)
 
 
 def test_a_partition_that_changes_hands_at_the_clock_is_kept_by_its_next_owner_alone() -> None:
@@ -73,11 +73,13 @@ def test_a_partition_that_changes_hands_at_the_clock_is_kept_by_its_next_owner_a
     taker.step(s.MembershipArrived(0, BEFORE))
     for server in (giver, taker):
         order(server, 1)
-    taker.step(s.SnapshotArrived("snapshot", 1, 0, 0, 0, (0, 0, 0), 0, 0))
+    taker.step(s.SnapshotArrived("snapshot", 1, 0, 0, s.Counters((0, 0, 0))))
     for server in (giver, taker):
         server.step(s.MembershipArrived(1, moved))
     assert snapshots(giver.push(0, *ALL)) == []
-    assert snapshots(taker.step(s.UpdateArrived("update", 1, 0, 0, 0, ALL))) == [s.TakeSnapshot(1, 0, (1, 1, 1), 3, 0)]
+    assert snapshots(taker.step(s.UpdateArrived("update", 1, 0, 0, 0, ALL))) == [
+        s.TakeSnapshot(1, 0, s.Counters((1, 1, 1), 3, 0))
+    ]
 
 
 def test_partitions_begin_with_what_a_checkpoint_says() -> None:
@@ -85,7 +87,7 @@ def test_partitions_begin_with_what_a_checkpoint_says() -> None:
     counters = {0: s.Counters((4, 5, 6), 15, 2), 1: s.Counters((5, 5, 5), 15, 0)}
     state.step(s.MembershipArrived(0, BEFORE, counters))
     state.validate()
-    assert [state.partitions[p].completed for p in (0, 1)] == [4, 5]
+    assert [state.partitions[p].clocks.completed for p in (0, 1)] == [4, 5]
     refused = state.step(s.PushArrived("again", 0, 4, (1,)))
-    assert refused == [s.AckPush("again", 0, (1,))] and state.partitions[0].duplicates_refused == 3
+    assert refused == [s.AckPush("again", 0, (1,))] and state.partitions[0].clocks.duplicates_refused == 3
     assert isinstance(state.step(s.PushArrived("push", 0, 4, (0,)))[0], s.ApplyPush)

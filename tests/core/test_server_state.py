@@ -9,14 +9,14 @@ import pytest
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership, PartitionTable, SplitTable
-from eps.core.server_state import Holding, ServerState
+from eps.core.partition_state import Follower, Holding
+from eps.core.server_state import ServerState
 from eps.core.types import UNBOUNDED, Address, CoreSettings
 
 BSP = CoreSettings(num_splits=3, num_partitions=2, iterations=10, reproducible=False)
 SSP = CoreSettings(num_splits=3, num_partitions=2, iterations=10, staleness=2, reproducible=False)
 ASP = CoreSettings(num_splits=3, num_partitions=2, iterations=10, staleness=UNBOUNDED, reproducible=False)
 ALL = (0, 1, 2)
-THERE = Address("there", 1)
 
 
 def membership(version: int, owners: tuple[str, ...], from_clock: int = 0) -> Membership:
@@ -55,11 +55,11 @@ class Server:
         return self.step(s.PullArrived(request, partition, min_clock))
 
     def follow(self, partition: int = 0, plan_id: int = 1) -> list[s.ServerCommand]:
-        target = m.Target(partition, "server-2", THERE)
-        return self.step(s.SendOrdered(m.SendPartitions(plan_id, (target,))))
+        return self.step(s.SendOrdered(plan_id, partition, "server-2"))
 
     def snapshot(self, clock: int = 2, sequence: int = 5, plan_id: int = 1) -> list[s.ServerCommand]:
-        return self.step(s.SnapshotArrived("snapshot", plan_id, 0, sequence, clock, (clock,) * 3, 3 * clock, 0))
+        counters = s.Counters((clock,) * 3, 3 * clock, 0)
+        return self.step(s.SnapshotArrived("snapshot", plan_id, 0, sequence, counters))
 
     def update(self, clock: int, sequence: int, *splits: int, plan_id: int = 1) -> list[s.ServerCommand]:
         return self.step(s.UpdateArrived(("update", sequence), plan_id, 0, sequence, clock, splits or ALL))
@@ -115,8 +115,8 @@ def test_any_grouping_and_order_of_pushes_adds_each_contribution_once(settings: 
                     assert sorted(x for x in added if x[0] == command.clock) == [(command.clock, i) for i in ALL]
             waiting = [w for w in waiting if w not in added]
             assert len(added) == len(set(added)), seed
-        assert server.state.partitions[0].completed == 4
-        assert server.state.partitions[0].applied == 12
+        assert server.state.partitions[0].clocks.completed == 4
+        assert server.state.partitions[0].clocks.applied == 12
 
 
 @pytest.mark.parametrize("settings", [BSP, SSP])
@@ -127,7 +127,7 @@ def test_repeated_push_is_acknowledged_and_not_added(settings: CoreSettings) -> 
     again = server.push(0, 0, 1, request="again")
 
     assert again == [s.AckPush("again", 0, (0, 1))]
-    assert server.state.partitions[0].duplicates_refused == 2
+    assert server.state.partitions[0].clocks.duplicates_refused == 2
 
 
 @pytest.mark.parametrize("settings", [BSP, SSP])
@@ -250,7 +250,7 @@ def test_donor_sends_a_snapshot_then_every_update() -> None:
     snapshot = server.follow()
     update = [c for c in server.push(1, 1, 2) if isinstance(c, s.SendUpdate)]
 
-    assert snapshot == [s.SendSnapshot(1, 0, "server-2", 1, 1, (1, 1, 1), 3, 0)]
+    assert snapshot == [s.SendSnapshot(1, 0, "server-2", 1, s.Counters((1, 1, 1), 3, 0))]
     assert update == [s.SendUpdate(1, 0, "server-2", 1, 1, ALL)]
 
 
@@ -286,7 +286,7 @@ def test_follower_applies_updates_in_order_and_holds_requests() -> None:
     assert [c.clock for c in due if isinstance(c, s.ApplyUpdate)] == [2, 3]
     assert again == [s.DropUpdate(("update", 5))]
     assert held == []
-    assert server.state.partitions[0].completed == 4
+    assert server.state.partitions[0].clocks.completed == 4
 
 
 def test_snapshot_that_comes_again_is_reported_again_and_installed_once() -> None:
@@ -295,7 +295,7 @@ def test_snapshot_that_comes_again_is_reported_again_and_installed_once() -> Non
     server.update(2, 5)
 
     assert server.snapshot() == [s.DropUpdate("snapshot"), s.ReportCaughtUp(1, 0, None)]
-    assert server.state.partitions[0].completed == 3
+    assert server.state.partitions[0].clocks.completed == 3
 
 
 def test_update_of_nothing_is_dropped() -> None:
@@ -345,7 +345,7 @@ def test_bsp_partition_changes_hands_at_the_commit_clock_on_both_sides() -> None
     ]
 
 
-def test_bsp_donor_answers_for_the_clocks_before_and_forwards_the_rest() -> None:
+def test_bsp_donor_answers_for_the_clocks_before_and_refuses_the_rest() -> None:
     donor = Server(BSP)
     donor.follow()
     donor.step(s.MembershipArrived(1, membership(2, ("server-2", "server-1"), from_clock=1)))
@@ -358,8 +358,8 @@ def test_bsp_donor_answers_for_the_clocks_before_and_forwards_the_rest() -> None
 
     assert repeated == [s.AckPush("push", 0, (0, 1))]
     assert late == [s.AnswerPull("pull", 0, 1)]
-    assert ahead == [s.Forward("ahead", 0, "server-2")]
-    assert pushed == [s.Forward("pushed", 0, "server-2")]
+    assert ahead == [s.RefuseStale("ahead")]
+    assert pushed == [s.RefuseStale("pushed")]
 
 
 def test_promotion_is_reported_again_when_the_membership_comes_again() -> None:
@@ -386,8 +386,8 @@ def test_stale_partition_changes_hands_at_the_owner(settings: CoreSettings) -> N
     commands = donor.step(s.MembershipArrived(1, membership(2, ("server-2", "server-1"), from_clock=5)))
 
     assert held == []
-    assert commands[:2] == [s.SendPromote(1, 0, "server-2", 1), s.Forward("held", 0, "server-2")]
-    assert donor.pull(0) == [s.Forward("pull", 0, "server-2")]
+    assert commands[:2] == [s.SendPromote(1, 0, "server-2", 1), s.RefuseStale("held")]
+    assert donor.pull(0) == [s.RefuseStale("pull")]
     assert donor.push(0, 0, request="again") == [s.AckPush("again", 0, (0,))]
 
 
@@ -433,7 +433,7 @@ def test_later_plan_ends_what_an_unheard_abort_left_at_the_donor() -> None:
     commands = donor.follow(plan_id=2)
 
     assert kinds(commands) == ["StopSending", "SendSnapshot"]
-    assert donor.state.partitions[0].followers == {"server-2": 2}
+    assert donor.state.partitions[0].followers == {"server-2": Follower(2)}
     assert donor.follow(plan_id=1) == [], "an order of plan 1 that comes late"
 
 
@@ -450,12 +450,11 @@ def test_what_was_sent_for_an_aborted_plan_and_is_acknowledged_late_says_nothing
 
     assert donor.step(s.UpdateAcked(1, 0, "server-2", 0)) == [], "the first snapshot"
     assert donor.step(s.UpdateAcked(1, 0, "server-2", 1)) == [], "the update that followed it"
-    assert not donor.state.partitions[0].in_sync
+    assert donor.state.partitions[0].followers["server-2"].acked is None
 
     donor.step(s.UpdateAcked(2, 0, "server-2", 1))
     donor.step(s.UpdateAcked(2, 0, "server-2", 2))
-    assert donor.state.partitions[0].in_sync == {"server-2": 2}
-    assert not donor.state.partitions[0].joining, "reported as sent"
+    assert donor.state.partitions[0].followers == {"server-2": Follower(2, acked=2)}, "reported as sent"
 
 
 def test_later_plan_ends_what_an_unheard_abort_left_at_the_follower() -> None:
@@ -483,33 +482,20 @@ def test_release_drops_what_was_given_and_is_reported_each_time() -> None:
     donor.follow()
     donor.step(s.MembershipArrived(1, membership(2, ("server-2", "server-1"), from_clock=0)))
 
-    first = donor.step(s.PlanReleaseOrdered(1, ()))
-    again = donor.step(s.PlanReleaseOrdered(1, ()))
+    first = donor.step(s.PlanReleaseOrdered(1))
+    again = donor.step(s.PlanReleaseOrdered(1))
 
     report = s.ReportToMaster(m.PlanReleased("server-1", 1))
     assert first == [s.StopSending(1, 0, "server-2"), s.DropPartition(0), report]
     assert again == [report]
-    assert donor.push(0, 0) == [s.Forward("push", 0, "server-2")]
-
-
-def test_server_that_leaves_first_relays_the_answers_that_it_owes() -> None:
-    donor = Server(SSP)
-    donor.follow()
-    donor.step(s.MembershipArrived(1, membership(2, ("server-2", "server-2"), from_clock=0)))
-    donor.pull(0)
-
-    ordered = donor.step(s.PlanReleaseOrdered(1, ("server-1",)))
-    answered = donor.step(s.ForwardAnswered("pull"))
-
-    assert "ReportToMaster" not in kinds(ordered)
-    assert answered == [s.ReportToMaster(m.PlanReleased("server-1", 1))]
+    assert donor.push(0, 0) == [s.RefuseStale("push")]
 
 
 def test_partition_that_was_given_away_comes_back() -> None:
     server = Server(BSP)
     server.follow(plan_id=1)
     server.step(s.MembershipArrived(1, membership(2, ("server-2", "server-1"), from_clock=0)))
-    server.step(s.PlanReleaseOrdered(1, ()))
+    server.step(s.PlanReleaseOrdered(1))
 
     installed = server.snapshot(clock=3, plan_id=2)
     server.step(s.MembershipArrived(2, membership(3, ("server-1", "server-1"), from_clock=3)))
@@ -520,3 +506,52 @@ def test_partition_that_was_given_away_comes_back() -> None:
 
 def test_clock_list_of_a_server_without_membership_is_empty() -> None:
     assert ServerState("server-9", BSP).clock_list() == {}
+
+
+BREAKS = (
+    "completed",
+    "arrived",
+    "clocks",
+    "applied",
+    "dropped",
+    "followed",
+    "early",
+    "overdue",
+    "joined",
+    "taken",
+    "plan",
+)
+
+
+@pytest.mark.parametrize("break_it", BREAKS)
+def test_validate_finds_what_cannot_be(break_it: str) -> None:
+    server, follower = Server(BSP), Server(BSP, "server-2")
+    server.follow()
+    follower.snapshot()
+    state, following = server.state.partitions[0], follower.state.partitions[0]
+    match break_it:
+        case "completed":
+            state.clocks.completed = 1
+        case "arrived":
+            state.clocks.arrived.update(ALL)
+        case "clocks":
+            state.clocks.next_clock[0], state.clocks.applied = 1, 1
+        case "applied":
+            state.clocks.applied = 1
+        case "dropped":
+            state.dropped = True
+        case "followed":
+            following.followers = state.followers
+        case "early":
+            following.early[following.sequence] = s.PromoteArrived("promote", 1, 0, following.sequence)
+        case "overdue":
+            state.promote_at = 0
+        case "joined":
+            state.followers["server-2"].joined_at = 0
+        case "taken":
+            server.state._served._taken.add(0)
+        case "plan":
+            state.plan_id = 7
+    with pytest.raises(AssertionError):
+        server.state.validate()
+        follower.state.validate()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
+from typing import Any
 
 import pytest
 
@@ -30,6 +32,23 @@ V2 = membership(2, 3, ("worker-1", "worker-3", "worker-2", "worker-2"), ("server
 V3 = membership(3, 5, ("worker-2", "worker-3", "worker-2", "worker-3"), ("server-1", "server-2"))
 
 
+class CheckedWorker(WorkerState):
+    """The state of a worker whose every step is validated."""
+
+
+def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(state: CheckedWorker, *args: Any) -> Any:
+        found = step(state, *args)
+        state.validate()
+        return found
+
+    return checked
+
+
+for name in ("on_membership", "inventory", "released", "begin", "keep", "read", "pushed", "passed", "end"):
+    setattr(CheckedWorker, name, _checked(getattr(WorkerState, name)))
+
+
 def worker(name: str = "worker-1", settings: CoreSettings = BSP, horizon: int = 20) -> Duties:
     state = Duties(name, settings)
     state.on_membership(V1)
@@ -39,7 +58,7 @@ def worker(name: str = "worker-1", settings: CoreSettings = BSP, horizon: int = 
 
 def whole(name: str = "worker-1", settings: CoreSettings = BSP, horizon: int = 20) -> WorkerState:
     """Return the whole state of a worker."""
-    state = WorkerState(name, settings)
+    state = CheckedWorker(name, settings)
     state.on_membership(V1)
     state.duties.on_grant(m.GrantHorizon(horizon, 0, 1))
     return state
@@ -337,3 +356,32 @@ def test_plan_is_released_beside_an_exchange_that_has_nothing_to_do_with_the_clo
     assert state.released() == [], "what was computed before is not pushed everywhere"
     state.outbox.on_pushed([kept])
     assert state.released() == [m.PlanReleased("worker-1", 7)]
+
+
+@pytest.mark.parametrize(
+    "break_it", ["memberships", "takes over", "clock", "empty", "nowhere", "kept", "read", "epoch"]
+)
+def test_validate_finds_what_cannot_be(break_it: str) -> None:
+    state = whole()
+    state.on_membership(V2)
+    assert state.begin() == Work(0, (0, 1), 0)
+    kept = computed(state, 0)
+    match break_it:
+        case "memberships":
+            state.memberships.add(V1)
+        case "takes over":
+            state.memberships.add(replace(V3, split_clocks=(5,) * 4, recovery=1))
+        case "clock":
+            state.duties.clock = BSP.iterations + 2
+        case "empty":
+            state.outbox.add(replace(kept, splits=()))
+        case "nowhere":
+            kept.held.add(BSP.num_partitions)
+        case "kept":
+            state.read_clock = 1
+        case "read":
+            state.read_clock = BSP.iterations + 2
+        case "epoch":
+            state.epoch -= 1
+    with pytest.raises(AssertionError):
+        state.validate()

@@ -12,6 +12,7 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.job import Job
 from eps.core.membership import ListEntry, Membership, PartitionTable, SplitTable, spread_evenly
+from eps.core.partition_state import Holding
 from eps.core.planner import (
     PARTITION_TAKE_RULE,
     SPLIT_TAKE_RULE,
@@ -22,7 +23,7 @@ from eps.core.planner import (
     plan_transfer,
 )
 from eps.core.reconfig import Change, Operation, Phase, Plan
-from eps.core.server_state import Holding, ServerState
+from eps.core.server_state import ServerState
 from eps.core.types import Address, CoreSettings, Role, Team
 from eps.core.worker_state import Duties
 from tests.core.scripted import ScriptedMaster
@@ -307,14 +308,14 @@ def test_figure_6_donors_drop_p3_and_p5_after_the_transmission() -> None:
     """§3.2: P3 is removed from S2 once it has moved; until then S2 answers for it."""
     job, later = job_of_figure_4(), with_s4(job_of_figure_4(), from_clock=1)
     donor = started_server(S2, job)
-    donor.step(s.SendOrdered(m.SendPartitions(1, (m.Target(2, S4, at(S4)),))))
+    donor.step(s.SendOrdered(1, 2, S4))
     donor.step(s.MembershipArrived(1, later))
     still = donor.owned()
 
     for partition in p(3, 4):
         donor.step(s.PushArrived(partition, partition, 0, tuple(range(9))))
     given = donor.partitions[2].holding
-    released = donor.step(s.PlanReleaseOrdered(1, ()))
+    released = donor.step(s.PlanReleaseOrdered(1))
 
     assert still == p(3, 4)
     assert given is Holding.FORWARDER

@@ -21,10 +21,9 @@ from eps.ml import kernels
 from eps.ml.optim import OPTIMIZERS
 from eps.net.arrays.api import ReplyTo
 from eps.net.messages.exchange import PullPart, PushPart, build_exchange, parse_reply
-from eps.server import arithmetic
-from eps.server.arithmetic import Arithmetic, Command
-from eps.server.initial import initial_values
+from eps.server.commands import Arithmetic, Command
 from eps.server.partition_store import PartitionStore
+from eps.server.partitions import initial_values
 from eps.server.pending import PendingExchange, PushRequest
 from eps.server.shell import ServerShell
 from eps.spec.job_spec import JobSpec
@@ -97,7 +96,7 @@ def trained(runtime: Runtime, cores: int | None, is_followed: bool) -> tuple[lis
                     kept += [update.gradient.tobytes(), update.exponents.tobytes()]
     work.close()
     kept += [array.tobytes() for store in stores.values() for array in store.snapshot()[0]]
-    return [store.values.tobytes() for store in stores.values()], kept
+    return [store.export().tobytes() for store in stores.values()], kept
 
 
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
@@ -107,7 +106,7 @@ def test_bits_are_the_same_together_and_on_two_threads(
     optimizer: str, reproducible: bool, is_followed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("numba")
-    monkeypatch.setattr(arithmetic, "SHARED_BYTES", 0)
+    monkeypatch.setattr("eps.server.commands.SHARED_BYTES", 0)
     runtime = make_runtime(optimizer=optimizer, reproducible=reproducible, l1=0.001)
     found = {}
     for choice in ("numpy", "numba"):
@@ -140,7 +139,7 @@ class Recorded:
 
 @pytest.fixture
 def two_partitions(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[dict[int, Recorded], list[Command]]]:
-    monkeypatch.setattr(arithmetic, "SHARED_BYTES", 1)
+    monkeypatch.setattr("eps.server.commands.SHARED_BYTES", 1)
     parts = [PushPart(p, 0, (0,), 1, np.zeros(4, np.int32), np.zeros(1, np.float32)) for p in (0, 1)]
     together = threading.Barrier(2)
     yield {p: Recorded(together=together) for p in (0, 1)}, batch(parts, True, True)
@@ -199,7 +198,7 @@ def test_one_thread_does_all_where_two_would_not_pay(
     for store in stores.values():
         store.together = threading.Barrier(1)
     if why == "little to do":
-        monkeypatch.setattr(arithmetic, "SHARED_BYTES", 33)
+        monkeypatch.setattr("eps.server.commands.SHARED_BYTES", 33)
     started = set(threading.enumerate())
     work = Arithmetic(1 if why == "one core" else 2)
     if why == "others compute":
@@ -223,7 +222,7 @@ def test_a_sum_without_its_step_is_complete_when_the_run_ends(
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Runtime, Any, ServerShell, list[m.Report]]]:
-    monkeypatch.setattr(arithmetic, "SHARED_BYTES", 0)
+    monkeypatch.setattr("eps.server.commands.SHARED_BYTES", 0)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
     runtime, van = make_runtime(optimizer="sgd"), InProcessVan()
     reports: list[m.Report] = []

@@ -74,7 +74,7 @@ class Rig:
     def take(self, *partitions: int, checkpoint_id: int = 1) -> None:
         with self.lock:
             for partition in partitions:
-                self.writer.take(s.TakeSnapshot(checkpoint_id, partition, (5, 5), 10, 1))
+                self.writer.take(s.TakeSnapshot(checkpoint_id, partition, s.Counters((5, 5), 10, 1)))
 
     def step(self, partition: int) -> None:
         """Change a partition as the shell does."""

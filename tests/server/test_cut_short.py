@@ -184,7 +184,9 @@ def test_a_worker_pushes_a_clock_to_the_copy_that_lacks_it_also_where_it_has_rea
         wait_for(lambda: bool(ended) or worker.state.duties.clock == 7, TIMEOUT_S, "clock 7")
         assert not ended, ended
         partitions = servers.shells[S1]._state.partitions
-        wait_for(lambda: {p.completed for p in partitions.values()} == {7}, TIMEOUT_S, "server-1 to have clock 6")
+        wait_for(
+            lambda: {p.clocks.completed for p in partitions.values()} == {7}, TIMEOUT_S, "server-1 to have clock 6"
+        )
     finally:
         worker.stop()
         servers.close()
@@ -227,7 +229,7 @@ def test_a_newcomer_whose_first_splits_are_those_of_a_lost_worker_begins_where_t
         for partition, split in itertools.product(range(2), mine):
             push(servers, S1, partition, 0, split)
         partitions = servers.shells[S1]._state.partitions.values()
-        wait_for(lambda: {p.completed for p in partitions} == {1}, TIMEOUT_S, "server-1 to have clock 0")
+        wait_for(lambda: {p.clocks.completed for p in partitions} == {1}, TIMEOUT_S, "server-1 to have clock 0")
     finally:
         newcomer.stop()
         servers.close()
@@ -249,7 +251,7 @@ def test_a_split_that_several_partitions_miss_is_computed_again_only_once(monkey
         worker.on_order(m.GrantHorizon(-1, -1, 1))
         wait_for(lambda: worker.state.duties.clock == 0 or not running.is_alive(), TIMEOUT_S, "clock 0")
         partitions = servers.shells[S1]._state.partitions.values()
-        wait_for(lambda: {p.completed for p in partitions} == {0}, TIMEOUT_S, "server-1 to have clock -1")
+        wait_for(lambda: {p.clocks.completed for p in partitions} == {0}, TIMEOUT_S, "server-1 to have clock -1")
         # All four in a sum, and three of them one by one.
         assert len(gradients) == 4 + 3
     finally:

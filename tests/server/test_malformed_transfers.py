@@ -72,8 +72,15 @@ class Follower:
     def told(self) -> tuple[object, ...]:
         """Return what would show that an update was counted or applied."""
         state, store = self.state, self.store
-        values = store.values.tobytes(), store.exponents.tobytes(), store.applications.tobytes()
-        return state.sequence, state.completed, tuple(state.next_clock), state.applied, store.clock, *values
+        values = store.export().tobytes(), store.exponents.tobytes(), store.applications.tobytes()
+        return (
+            state.sequence,
+            state.clocks.completed,
+            tuple(state.clocks.next_clock),
+            state.clocks.applied,
+            store.clock,
+            *values,
+        )
 
     def failures(self) -> list[m.MemberFailed]:
         return [report for report in self.reports if isinstance(report, m.MemberFailed)]

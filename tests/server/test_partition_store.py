@@ -307,7 +307,9 @@ def test_server_holds_little_more_than_it_must() -> None:
     rig.train()
     rig.train()
     length = rig.stop - rig.start
-    held = [a for a in vars(rig.store).values() if isinstance(a, np.ndarray)] + list(rig.store.slots)
+    parts = rig.store, rig.store._parameters
+    held = [a for part in parts for a in vars(part).values() if isinstance(a, np.ndarray)]
+    held += [*rig.store._parameters.slots, rig.store._pushes._memory[1]]
     whole = [array for array in held if array.size == length]
     # Parameters, the version before, two slots and one sum.
     assert len({array.__array_interface__["data"][0] for array in whole}) == 5

@@ -18,7 +18,7 @@ from eps.core.types import Address
 from eps.errors import StorageError
 from eps.net.messages.exchange import PullPart
 from eps.server.partition_store import PartitionStore
-from eps.server.restore import load_partition
+from eps.server.partitions import load_partition
 from eps.server.shell import ServerShell
 from eps.spec.runtime import Runtime, Start, identity
 from eps.storage.checkpoint import CheckpointStore, Manifest, open_checkpoints, part_name

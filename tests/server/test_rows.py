@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from eps.server.rows import ROW_BYTES, Rows
+from eps.server.partitions import ROW_BYTES, Rows
 from eps.system.waits import wait_for
 from tests.threads import TIMEOUT_S, SeenLock
 

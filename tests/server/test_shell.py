@@ -15,7 +15,7 @@ from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.types import Address, Role
-from eps.errors import EpsError, PeerUnavailableError, ProtocolError
+from eps.errors import EpsError, ProtocolError
 from eps.ml.grid import GROWTH_BITS
 from eps.net.arrays.api import Connection, Message
 from eps.net.messages.exchange import (
@@ -273,27 +273,6 @@ def test_push_waits_only_for_the_followers_of_its_own_partition(rig: Rig) -> Non
     silent.close()
 
 
-def test_newcomers_that_are_slow_to_answer_hold_up_no_part_that_is_passed_on() -> None:
-    released, passed_on = threading.Event(), threading.Event()
-
-    class SlowVan(InProcessVan):
-        def connect(self, address: Address, timeout_s: float = 10.0) -> Connection:
-            if address.host == "slow":
-                released.wait(TIMEOUT_S)
-                raise PeerUnavailableError("nobody is there")
-            return super().connect(address, timeout_s)
-
-    rig = Rig(make_runtime(), SlowVan())
-    newcomers = tuple(m.Newcomer(f"server-{i}", Address("slow", i), frozenset({Role.SERVER})) for i in range(2, 8))
-    rig.shell.on_order(m.UpdateLists(1, newcomers))
-    rig.shell._forwards.submit(passed_on.set)
-    assert passed_on.wait(TIMEOUT_S) and not released.is_set()
-    released.set()
-    rig.connection.close()
-    rig.listener.close()
-    rig.shell.close()
-
-
 def test_update_that_is_refused_as_taken_over_holds_up_no_other_partition_of_that_follower() -> None:
     runtime, van = make_runtime(iterations=20, followers=1, servers=2), InProcessVan()
     shells = {name: ServerShell(runtime, name, van, lambda report: None) for name in ("server-1", "server-2")}
@@ -331,11 +310,11 @@ def test_update_that_is_refused_as_taken_over_holds_up_no_other_partition_of_tha
     heir.on_order(m.UpdateMembership(3, taken_over))
     # On its way when the worker was lost; the owner does not know yet.
     train(0, 0, 1)
-    assert owner._state.partitions[0].in_sync == {"server-2": 1}
+    assert owner._state.partitions[0].followers["server-2"].acked == 1
     owner.on_order(m.UpdateMembership(3, taken_over))
     train(1, 1)
     pulled = connection.request(build_exchange([], [PullPart(1, 2)])).result(TIMEOUT_S)
-    assert parse_reply(pulled)[1][0].clock == 2 and heir._state.partitions[1].completed == 2
+    assert parse_reply(pulled)[1][0].clock == 2 and heir._state.partitions[1].clocks.completed == 2
     connection.close()
     for name in servers:
         listeners[name].close()
@@ -357,7 +336,7 @@ def test_training_goes_on_where_a_checkpoint_finds_no_memory(rig: Rig, monkeypat
 
 
 def test_key_sets_beyond_the_bound_are_forgotten_and_asked_for_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eps.server.keysets.MOST_KEYSET_BYTES", 16)
+    monkeypatch.setattr("eps.server.partitions.MOST_KEYSET_BYTES", 16)
     first, second = np.array([0, 1], np.int64), np.array([1, 2], np.int64)
     rig.exchange(pulls=[PullPart(0, -1, keyset_digest(first), first)])
     rig.exchange(pulls=[PullPart(0, -1, keyset_digest(second), second)])

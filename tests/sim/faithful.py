@@ -40,7 +40,6 @@ from tests.sim.wire import (
     Fenced,
     Passed,
     Promote,
-    Pull,
     Push,
     Pushed,
     Snapshot,
@@ -197,7 +196,7 @@ class Pending:
 
 
 class FollowerStream:
-    """Twin of ``eps.server.follower_stream.FollowerStream``."""
+    """Twin of ``eps.server.followers.FollowerStream``."""
 
     def __init__(self, server: FaithfulServer, address: Address, failed: Callable[[], None]) -> None:
         self._server = server
@@ -266,17 +265,6 @@ class FaithfulServer(FaithfulProcess, SimServer):
 
     def asks(self, address: Address) -> bool:
         return address in self.connections and bool(self.connections[address].outstanding)
-
-    def pass_on(self, body: object, address: Address, relay: Callable[[object], None]) -> None:
-        assert isinstance(body, Push | Pull)
-        exchange = Exchange((body,))
-
-        def answered(reply: object) -> None:
-            # Relays run on threads of their own: they overtake each other.
-            answer = reply.replies[0] if isinstance(reply, Answers) else Stale(self.state.membership)
-            self.net.after(self.net.delay_s(), lambda: relay(answer) if self.alive else None)
-
-        self.net.after(self.net.delay_s(), lambda: self.ask(address, exchange, answered) if self.alive else None)
 
     def make_stream(self, plan_id: int, to: MemberId, address: Address) -> FollowerStream:
         def failed() -> None:

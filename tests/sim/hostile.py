@@ -151,9 +151,6 @@ class HostileStream:
 class HostileServer(HostileProcess, SimServer):
     """A server that sends a snapshot again when it is told to again."""
 
-    def pass_on(self, body: object, address: Address, relay: Callable[[object], None]) -> None:
-        self.ask(address, body, lambda reply: relay(Stale() if isinstance(reply, Vanished) else reply))
-
     def make_stream(self, plan_id: int, to: MemberId, address: Address) -> HostileStream:
         return HostileStream(self, address)
 

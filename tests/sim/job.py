@@ -442,7 +442,7 @@ class SimJob:
             for partition in server.state.owned():
                 state, store = server.state.partitions[partition], server.stores[partition]
                 assert store.ledger == [settings.iterations] * settings.num_splits, f"{partition}: {store.ledger}"
-                assert state.applied == settings.iterations * settings.num_splits
+                assert state.clocks.applied == settings.iterations * settings.num_splits
                 if settings.bsp:
                     assert store.value == expected[partition], f"partition {partition} differs from the oracle"
         assert owned == dict(enumerate(master.membership.partitions.owners))

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
-from eps.core.server_state import Holding, ServerState
+from eps.core.partition_state import Holding
+from eps.core.server_state import ServerState
 from eps.core.types import Address, MemberId, Role
 from tests.sim.process import SimProcess
 from tests.sim.wire import (
@@ -106,11 +107,12 @@ class SimServer(SimProcess):
                 self.step(s.MembershipArrived(plan_id, membership, self._counters(membership)))
             case m.SendPartitions(plan_id, transfers):
                 for target in transfers:
-                    self.step(s.SendOrdered(m.SendPartitions(plan_id, (target,))))
+                    self.addresses[target.target] = target.address
+                    self.step(s.SendOrdered(plan_id, target.item, target.target))
             case m.AbortPlan(plan_id):
                 self.step(s.PlanAborted(plan_id))
-            case m.ReleasePlan(plan_id, removed):
-                self.step(s.PlanReleaseOrdered(plan_id, removed))
+            case m.ReleasePlan(plan_id):
+                self.step(s.PlanReleaseOrdered(plan_id))
             case m.TakeInventory(recovery):
                 self.report(self.state.inventory(recovery))
             case m.TakeCheckpoint(checkpoint_id, clock):
@@ -174,18 +176,7 @@ class SimServer(SimProcess):
                 self.step(s.PullArrived(arrival, partition, min_clock))
             case Snapshot():
                 arrival.checksum = str(body.value)
-                self.step(
-                    s.SnapshotArrived(
-                        arrival,
-                        body.plan_id,
-                        body.partition,
-                        body.sequence,
-                        body.completed,
-                        body.next_clock,
-                        body.applied,
-                        body.duplicates_refused,
-                    )
-                )
+                self.step(s.SnapshotArrived(arrival, body.plan_id, body.partition, body.sequence, body.counters))
             case Update(plan_id, partition, sequence, clock, splits, _):
                 self.step(s.UpdateArrived(arrival, plan_id, partition, sequence, clock, splits))
             case Promote(plan_id, partition, sequence, _):
@@ -228,25 +219,21 @@ class SimServer(SimProcess):
             case s.RefusePassed(arrival):
                 arrival.reply(Passed())
             case s.RefuseStale(arrival):
+                self.job.count("refused")
                 arrival.reply(Stale(self.state.membership))
-            case s.Forward(arrival, _, to):
-                self._forward(arrival, to)
             case s.DropPartition(partition):
                 del self.stores[partition]
             case s.ReportToMaster(report):
                 self.report(report)
-            case s.TakeSnapshot(checkpoint_id, partition, next_clock, applied, refused):
+            case s.TakeSnapshot(checkpoint_id, partition, counters):
                 store = self.stores[partition]
                 # Of a clock that is not complete some may have been added to the sum, which is not kept.
-                begun = self.state.partitions[partition].arrived
+                begun = self.state.partitions[partition].clocks.arrived
                 kept = tuple(clock - (split in begun) for split, clock in enumerate(store.ledger))
-                assert kept == next_clock, "what is kept is what was applied"
-                value = str(store.value)
-                self._write(
-                    m.CheckpointPartWritten(
-                        self.name, checkpoint_id, partition, self.name, 8, value, next_clock, applied, refused
-                    )
-                )
+                assert kept == counters.next_clock, "what is kept is what was applied"
+                written = self.name, checkpoint_id, partition, self.name, 8, str(store.value)
+                counted = counters.next_clock, counters.applied, counters.duplicates_refused
+                self._write(m.CheckpointPartWritten(*written, *counted))
             case s.SkipSnapshot(checkpoint_id, partition, why):
                 self._write(m.CheckpointPartFailed(self.name, checkpoint_id, partition, why, late=True))
             case _:
@@ -255,7 +242,7 @@ class SimServer(SimProcess):
     def _answer_pull(self, arrival: Arrival, partition: int, clock: int) -> None:
         store = self.stores[partition]
         asked = arrival.body.min_clock
-        if self.job.settings.bsp and clock == self.state.partitions[partition].completed - 1:
+        if self.job.settings.bsp and clock == self.state.partitions[partition].clocks.completed - 1:
             if store.previous is None:
                 # A snapshot began the partition: only a delivery that nobody waits for any more asks for this.
                 arrival.reply(Failed(f"the parameters of clock {clock} are not kept"))
@@ -266,18 +253,6 @@ class SimServer(SimProcess):
         assert oldest >= asked, f"partition {partition}: {asked} was asked, {oldest} is there"
         assert clock == asked or not self.job.settings.bsp, "BSP reads exactly the version asked for"
         arrival.reply(Pulled(clock, store.value, oldest))
-
-    def _forward(self, arrival: Arrival, to: MemberId) -> None:
-        def relay(reply: object) -> None:
-            arrival.reply(reply)
-            self.step(s.ForwardAnswered(arrival))
-
-        self.job.count("forwarded")
-        self.pass_on(arrival.body, self.addresses[to], relay)
-
-    def pass_on(self, body: object, address: Address, relay: Callable[[object], None]) -> None:
-        """Ask another server in a worker's place."""
-        raise NotImplementedError
 
     def make_stream(self, plan_id: int, to: MemberId, address: Address) -> Stream:
         raise NotImplementedError
@@ -296,10 +271,7 @@ class SimServer(SimProcess):
                     command.plan_id,
                     command.partition,
                     command.sequence,
-                    command.completed,
-                    command.next_clock,
-                    command.applied,
-                    command.duplicates_refused,
+                    command.counters,
                     store.value,
                     tuple(ledger),
                 )
@@ -364,9 +336,7 @@ class SimServer(SimProcess):
             assert self.stores[body.partition].value == body.value, "promoted with other parameters"
 
     def _address_of(self, name: MemberId) -> Address:
-        found = self.state.addresses.get(name, self.addresses.get(name))
-        assert isinstance(found, Address)
-        return found
+        return self.addresses[name]
 
     def _stream(self, plan_id: int, to: MemberId) -> Stream:
         if (plan_id, to) not in self._streams:

@@ -44,7 +44,7 @@ def test_random_jobs_meet_everything_that_may_happen_and_all_finish() -> None:
         met += job.counted
         ends.update([job.master.state, *(plan.phase for plan in job.master.plans.all.values())])
 
-    expected = ("broke", "transfer failed", "sent again", "reply left early", "forwarded", "partial")
+    expected = ("broke", "transfer failed", "sent again", "reply left early", "refused", "partial")
     expected += ("mute", "never granted", "vanished", "cancelled on its way", "broke after the commit")
     assert not [what for what in expected if not met[what]], met
     assert ends[JobState.FINISHED] == SEEDS_THAT_MEET_ALL and ends[Phase.RELEASED] and ends[Phase.ABORTED], ends

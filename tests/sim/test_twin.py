@@ -16,14 +16,15 @@ import pytest
 from eps.core import messages as m
 from eps.core.events import ReportReceived
 from eps.core.membership import Membership, PartitionTable, SplitTable
-from eps.core.server_state import Holding
+from eps.core.partition_state import Holding
+from eps.core.server_events import Counters
 from eps.core.types import Address
 from eps.errors import EpsError, TakenOverError
 from eps.net.arrays.api import Message, Seal
 from eps.net.arrays.frames import checksum_of
 from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_exchange, parse_reply, simple
-from eps.server.initial import initial_values
 from eps.server.partition_store import PartitionStore
+from eps.server.partitions import initial_values
 from eps.server.shell import ServerShell
 from eps.spec.runtime import Runtime
 from tests.fakes.inproc_van import InProcessVan
@@ -194,7 +195,7 @@ class Both:
         clocks = (clock,) * SPLITS
         header = simple("snapshot", plan_id=PLAN, partition=partition, completed=clock, next_clock=clocks)
         checksum = checksum_of(header, arrays)
-        body = SimSnapshot(PLAN, partition, 0, clock, clocks, 0, 0, 1, clocks)
+        body = SimSnapshot(PLAN, partition, 0, Counters(clocks), 1, clocks)
         self._transfer(Message(header, arrays, Seal(checksum, checksum)), body)
 
     def update(self, partition: int, sequence: int) -> None:
@@ -242,7 +243,7 @@ class Both:
         stores = self.shell._partitions.stores
         assert stores.keys() == self.twin.stores.keys(), what
         for partition, store in stores.items():
-            begun = self.twin.state.partitions[partition].arrived
+            begun = self.twin.state.partitions[partition].clocks.arrived
             applied = [max(0, clock - (i in begun)) for i, clock in enumerate(self.twin.stores[partition].ledger)]
             assert store.applications.tolist() == applied, f"{what}: partition {partition}"
 
@@ -263,7 +264,7 @@ def random_step(both: Both, rng: np.random.Generator, transferred: list[int]) ->
         incarnation = 0 if rng.random() < 0.95 else 1
         for partition in (0, 1):
             known = state.partitions.get(partition)
-            at = both.runtime.settings.first_clock if known is None else known.completed
+            at = both.runtime.settings.first_clock if known is None else known.clocks.completed
             clock = at + int(rng.choice([0, 0, 0, 0, -1, 1]))
             first = both.runtime.settings.first_clock
             if rng.random() < 0.6:
@@ -289,7 +290,7 @@ def random_step(both: Both, rng: np.random.Generator, transferred: list[int]) ->
         known = state.partitions.get(1)
         if known is not None and known.holding is Holding.FOLLOWER:
             bsp = both.runtime.settings.bsp
-            from_clock = known.completed + 1 if bsp else known.completed
+            from_clock = known.clocks.completed + 1 if bsp else known.clocks.completed
             second = replace(both.first, version=2, from_clock=from_clock, partitions=PartitionTable((ME, ME)))
             both.order(m.UpdateMembership(PLAN, second))
             return "membership"

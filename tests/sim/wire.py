@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eps.core.membership import Membership
+from eps.core.server_events import Counters
 from eps.core.types import CoreSettings
 
 PRIME = (1 << 61) - 1
@@ -84,10 +85,7 @@ class Snapshot:
     plan_id: int
     partition: int
     sequence: int
-    completed: int
-    next_clock: tuple[int, ...]
-    applied: int
-    duplicates_refused: int
+    counters: Counters
     value: int
     ledger: tuple[int, ...]
 

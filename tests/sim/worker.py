@@ -19,10 +19,9 @@ from eps.core.worker_state import WorkerState
 from eps.net.messages.codec import membership_to_pb
 from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart
 from eps.pb import data_pb2 as pb
-from eps.worker.loop import TrainingLoop
+from eps.worker.loop import TrainingLoop, Wakeup
 from eps.worker.push_pull import Patience, PushPull
 from eps.worker.shell import WorkerShell
-from eps.worker.wakeup import Wakeup
 from eps.worker.wire import Answers, Sent
 from tests.sim.process import SimProcess
 from tests.sim.wire import PRIME, Again, Failed, Passed, Pull, Pulled, Push, Pushed, Stale, contribution, digest_of
@@ -307,8 +306,10 @@ class SimWorker(SimProcess):
         """Let the loop do what can be done now, and again when something is due."""
         if not self.alive:
             return
+        self.state.validate()
         due_s = self.loop.advance()
         assert due_s is not None
+        self.state.validate()
         self._looks += 1
         look = self._looks
         if due_s < self.net.now_s + LATEST_S:

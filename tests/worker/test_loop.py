@@ -13,9 +13,7 @@ from eps.core.membership import Membership, SplitTable
 from eps.core.types import Address, CoreSettings
 from eps.core.worker_state import Kept, WorkerState
 from eps.errors import DeadlineError
-from eps.worker.loop import HORIZON_DEADLINE_S, NEAR_HORIZON_CLOCKS, TrainingLoop
-from eps.worker.plane import Progress
-from eps.worker.wakeup import Wakeup
+from eps.worker.loop import HORIZON_DEADLINE_S, NEAR_HORIZON_CLOCKS, Progress, TrainingLoop, Wakeup
 from tests.core.test_worker_state import V1, V2, V3
 
 SETTINGS = CoreSettings(num_splits=4, num_partitions=2, iterations=3, reproducible=False)

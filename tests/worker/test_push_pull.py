@@ -30,9 +30,8 @@ from eps.net.messages.exchange import (
     parse_header,
 )
 from eps.pb import data_pb2 as pb
-from eps.worker.plane import Progress
+from eps.worker.loop import Progress, Wakeup
 from eps.worker.push_pull import CALM_S, MESSAGE_BYTES, RETRY_S, Patience, PushPull, PushPullExchange
-from eps.worker.wakeup import Wakeup
 from eps.worker.wire import Answers, Sent, ServerWire, Wire
 from tests.fakes.inproc_van import InProcessVan
 
@@ -196,6 +195,7 @@ def test_refusal_brings_the_membership_but_not_one_that_takes_over() -> None:
         wire.answer("server-2", refused(pb.Refusal(retry=True, membership=membership_to_pb(news))))
         assert exchange.advance() is Progress.UNDER_WAY
         assert worker.state.memberships.version == version
+        assert bool(wire.sent) == (version == 2), "by a membership that is here already it is sent at once"
         worker.now_s = exchange.due_s
         exchange.advance()
         assert {message.server for message in wire.sent} == {"server-1" if version == 2 else "server-2"}

@@ -11,8 +11,8 @@ from eps.core import server_events as s
 from eps.core.types import Address
 from eps.errors import DeadlineError, PlanError, TakenOverError
 from eps.net.arrays.api import Connection, Listener, Message, Peers, ReplyTo
-from eps.server import follower_stream
-from eps.server.follower_stream import FollowerStream, Transfer
+from eps.server import followers
+from eps.server.followers import FollowerStream, Transfer
 from eps.system.waits import wait_for
 from tests.fakes.inproc_van import InProcessVan
 
@@ -109,9 +109,9 @@ def test_a_follower_that_refuses_fails_the_stream(follower: Follower) -> None:
 def test_a_follower_that_takes_nothing_fails_the_stream_where_a_worker_waits(
     follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower_stream, "SEND_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(followers, "SEND_TIMEOUT_S", 0.01)
     stream = FollowerStream(follower.peers, follower.listener.address, 3, "server-2")
-    stream.send(transfer(follower_stream.MOST_WAITING_BYTES + 1))
+    stream.send(transfer(followers.MOST_WAITING_BYTES + 1))
     failed = stream.wait_for_room()
     assert failed is not None and "did not take what waits for it" in failed.why
     assert stream.wait_for_room() is None and list(stream.acknowledged()) == []
