@@ -13,6 +13,7 @@ import select
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import count
@@ -72,6 +73,14 @@ class Waiting:
             self._arrived = threading.Event()
         if self.outcome is None:
             self._arrived.wait(timeout_s)
+
+    def result(self, timeout_s: float = 0.0) -> Message:
+        """Return the reply, or raise the error that came in its place; DeadlineError where neither comes in time."""
+        if self.outcome is None:
+            self.wait(timeout_s)
+        if isinstance(self.outcome, Message):
+            return self.outcome
+        raise self.outcome or DeadlineError(f"no reply within {timeout_s:g} s")
 
 
 class PendingRequests:
@@ -418,16 +427,13 @@ class SocketConnection:
         request_id, waiting = self._pending.add_waiting()
         self._post(message, request_id)
         self.replies.wait(request_id, waiting, timeout_s)
-        if isinstance(waiting.outcome, Message):
-            return waiting.outcome
-        assert waiting.outcome is not None
-        raise waiting.outcome
+        return waiting.result()
 
-    def post(self, message: Message) -> Future[Message]:
+    def post(self, message: Message) -> Waiting:
         """Send a request whose reply :meth:`ReplyReader.read_available` is to take."""
-        request_id, future = self._pending.add()
+        request_id, waiting = self._pending.add_waiting()
         self._post(message, request_id)
-        return future
+        return waiting
 
     def _post(self, message: Message, request_id: int) -> None:
         # Where it is closed in the meantime, the request fails with the other outstanding ones.
@@ -470,9 +476,10 @@ class Replies(Generic[TagT]):
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[Future[Message], tuple[TagT, ReplyReader | None]] = {}
-        self._done: SimpleQueue[Future[Message]] = SimpleQueue()
-        self._ready: deque[Future[Message]] = deque()
+        self._waiting: dict[Waiting, tuple[TagT, ReplyReader | None]] = {}
+        #: Answered on other threads.
+        self._done: SimpleQueue[Waiting] = SimpleQueue()
+        self._ready: deque[Waiting] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -487,66 +494,65 @@ class Replies(Generic[TagT]):
         if isinstance(connection, SocketConnection):
             self._waiting[connection.post(message)] = tag, connection.replies
             return
+        waiting = Waiting()
         future = connection.request(message)
-        self._waiting[future] = tag, None
-        future.add_done_callback(self._done.put)
+        self._waiting[waiting] = tag, None
 
-    def next(self, timeout_s: float) -> tuple[TagT, Future[Message]] | None:
-        """Return the tag and the done future of a request, or None where none was answered in time."""
+        def take(done: Future[Message]) -> None:
+            error = done.exception()
+            waiting.set_result(error if isinstance(error, EpsError) else done.result())
+            self._done.put(waiting)
+
+        future.add_done_callback(take)
+
+    def next(self, timeout_s: float) -> tuple[TagT, Waiting] | None:
+        """Return the tag of a request and its outcome, or None where none was answered in time."""
         deadline_s = time.monotonic() + timeout_s
         while True:
-            future = self._first_done()
-            if future is not None:
-                return self._waiting.pop(future)[0], future
+            answered = self._first_done()
+            if answered is not None:
+                return self._waiting.pop(answered)[0], answered
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or not self._waiting:
                 return None
             self._wait(left_s)
 
-    def _first_done(self) -> Future[Message] | None:
-        try:
+    def _first_done(self) -> Waiting | None:
+        if not self._done.empty():
             return self._done.get_nowait()
-        except Empty:
-            pass
         if not self._ready:
-            self._ready.extend(f for f, (_, by_socket) in self._waiting.items() if by_socket and f.done())
+            self._ready.extend([w for w, (_, reader) in self._waiting.items() if reader and w.outcome is not None])
         return self._ready.popleft() if self._ready else None
 
     def _wait(self, timeout_s: float) -> None:
-        readers = {r.fileno(): r for _, r in self._waiting.values() if r is not None}
+        readers = {reader for _, reader in self._waiting.values() if reader is not None}
         if not readers:
-            self._keep(self._done, timeout_s)
+            with suppress(Empty):
+                self._ready.append(self._done.get(timeout=timeout_s))
             return
-        if len(readers) < len({id(r) for _, r in self._waiting.values()}):
-            # Some come from other threads: look at those often.
-            timeout_s = min(timeout_s, _LOOK_S)
-        # Where other threads use a connection too, one of them may have read what this one waits for.
-        timeout_s = min(timeout_s, _LOOK_SHARED_S)
-        buffered = [r for r in readers.values() if r.buffered]
-        poller = select.poll()
-        for descriptor in readers:
-            if descriptor >= 0:
-                poller.register(descriptor, select.POLLIN)
-        events = poller.poll(0 if buffered else timeout_s * 1000)
-        ready = {*buffered, *(readers[descriptor] for descriptor, _ in events)}
-        busy = [reader for reader in ready if not reader.read_available()]
-        if busy and len(busy) == len(ready):
-            self._wait_beside(busy, readers, min(timeout_s, _LOOK_S))
-
-    def _wait_beside(self, busy: list[ReplyReader], readers: dict[int, ReplyReader], timeout_s: float) -> None:
-        """Wait while other threads read ``busy``, whose descriptors stay readable meanwhile."""
-        poller = select.poll()
-        others = {d: r for d, r in readers.items() if d >= 0 and r not in busy}
-        for descriptor in others:
-            poller.register(descriptor, select.POLLIN)
+        # Where other threads use a connection too, one of them may have read what this one waits for.  Replies that
+        # come from other threads altogether are looked for often.
+        by_sockets = all(reader is not None for _, reader in self._waiting.values())
+        timeout_s = min(timeout_s, _LOOK_SHARED_S if by_sockets else _LOOK_S)
+        ready = _readable(readers, timeout_s)
+        busy = {reader for reader in ready if not reader.read_available()}
+        if not busy or len(busy) < len(ready):
+            return
+        # Other threads read these, whose descriptors stay readable meanwhile.
+        timeout_s = min(timeout_s, _LOOK_S)
+        others = readers - busy
         if not others:
-            busy[0].await_reader(timeout_s)
+            next(iter(busy)).await_reader(timeout_s)
             return
-        for descriptor, _ in poller.poll(timeout_s * 1000):
-            others[descriptor].read_available()
+        for reader in _readable(others, timeout_s):
+            reader.read_available()
 
-    def _keep(self, queue: SimpleQueue[Future[Message]], timeout_s: float) -> None:
-        try:
-            self._ready.append(queue.get(timeout=timeout_s))
-        except Empty:
-            return
+
+def _readable(readers: Iterable[ReplyReader], timeout_s: float) -> set[ReplyReader]:
+    """Wait until a reader has something to read; return those that have."""
+    buffered = {reader for reader in readers if reader.buffered}
+    found = {descriptor: reader for reader in readers if (descriptor := reader.fileno()) >= 0}
+    poller = select.poll()
+    for descriptor in found:
+        poller.register(descriptor, select.POLLIN)
+    return buffered | {found[descriptor] for descriptor, _ in poller.poll(0 if buffered else timeout_s * 1000)}
