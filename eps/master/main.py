@@ -26,7 +26,7 @@ from eps.errors import ConfigError, ResourceError, StorageError
 from eps.master import records
 from eps.master.checkpoints import CheckpointFinisher, pending_name
 from eps.master.export import BRINGING_S, Exporter, why_no_report
-from eps.master.resources import Containers, Pulse, leave_supervisor
+from eps.master.resources import Containers, Pulse
 from eps.master.service import Announcements, Face, JobMasterService, Requests, open_place
 from eps.master.sessions import Sessions
 from eps.master.state_log import SYNC_PATIENCE_S, LoggedJob, StateLog
@@ -379,6 +379,5 @@ def run(context: ContainerContext, watch: Callable[[Job, bool], None] | None = N
         resources.end_job(1, str(JobState.FAILED), f"the job master cannot go on: {error}")
         return 1
     finally:
-        leave_supervisor(supervisor, runtime.spec.member_timeout_s)
         resources.close()
         supervisor.close()

@@ -9,8 +9,6 @@ the supervisor starts the next master.
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -25,7 +23,6 @@ from eps.cluster.api import (
     ResourceManager,
     Running,
 )
-from eps.cluster.local import LocalResourceManager
 from eps.core import events as e
 from eps.core.evictions import TAKEN_AWAY
 from eps.core.job import Job
@@ -36,8 +33,6 @@ from eps.spec.job_spec import JobSpec
 
 #: The resource manager is waited for so long at a time, in seconds.
 WAIT_S = 0.25
-#: How often a job master that is done looks whether its supervisor has heard of it.
-LEAVE_POLL_S = 0.005
 
 logger = logging.getLogger(__name__)
 
@@ -208,23 +203,3 @@ class Pulse:
         self.look()
         while not self._stop.wait(self._beat_s):
             self.look()
-
-
-def leave_supervisor(resources: LocalResourceManager, patience_s: float) -> None:
-    """Wait until the supervisor knows what it was told last; one that hangs is killed, and with it all that is left.
-
-    The job has ended, and whoever waits for it waits for the supervisor: one that is stopped would hold them up for
-    good.
-
-    Parameters
-    ----------
-    resources : LocalResourceManager
-    patience_s : float, seconds
-    """
-    supervisor, until_s = os.getppid(), time.monotonic() + patience_s
-    while resources.silent_s() > 0.0:
-        if time.monotonic() >= until_s:
-            logger.error("M the supervisor hangs: it is killed")
-            os.kill(supervisor, signal.SIGKILL)
-            return
-        time.sleep(LEAVE_POLL_S)

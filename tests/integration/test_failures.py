@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import eps
-from eps.errors import ConfigError, DataError, JobFinishedError, TrainingError
+from eps.errors import ConfigError, DataError, TrainingError
 from eps.storage.atomic import read_json
 from eps.system.waits import wait_for
 from tests.integration.conftest import processes_with
@@ -84,17 +84,6 @@ def test_supervisor_that_hangs_is_told_in_the_status_while_training_goes_on(home
             os.kill(supervisor, signal.SIGCONT)
         wait_for(lambda: job.status()["resources_error"] == "", TIMEOUT_S, "the supervisor to listen again")
         assert job.status()["generation"] == 1
-
-
-def test_supervisor_that_hangs_does_not_hold_up_the_end_of_a_job(home: Path) -> None:
-    with eps.Job.start(name="end", workers=1, servers=1, member_timeout_s=1.0, **{**ENDLESS, "iterations": 300}) as job:
-        wait_for_clock(job, 1)
-        os.kill(job.directory.record().pid, signal.SIGSTOP)
-        report = job.wait(TIMEOUT_S)
-        assert report["state"] == job.status()["state"] == "finished" and report["model_sha256"]
-    wait_for(lambda: not processes_with(str(home)), TIMEOUT_S, "all processes to end")
-    with pytest.raises(JobFinishedError):
-        eps.Job.resume("end")
 
 
 def test_kill_ends_the_job_and_says_so(home: Path) -> None:
