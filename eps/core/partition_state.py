@@ -25,7 +25,7 @@ class Holding(StrEnum):
     #: Applies the owner's updates; becomes the owner at a commit.
     FOLLOWER = "follower"
     #: Gave the partition away; answers for the clocks before, refuses the rest.
-    FORWARDER = "forwarder"
+    FORMER = "former"
 
 
 @dataclass(slots=True)
@@ -188,7 +188,7 @@ class PartitionState:
         if len(behind) == len(splits):
             clocks.duplicates_refused += len(behind)
             self._ack_stable(s.AckPush(event.request, event.partition, tuple(behind)), out)
-        elif self.holding is Holding.FORWARDER:
+        elif self.holding is Holding.FORMER:
             out.append(s.RefuseStale(event.request))
         elif behind:
             # A sum cannot be taken apart: the worker sends the missing splits again, one by one.
@@ -216,7 +216,7 @@ class PartitionState:
         completed, asked = self.clocks.completed, event.min_clock
         if self.holding is Holding.FOLLOWER:
             self.held.append(event)
-        elif self.dropped or (self.holding is Holding.FORWARDER and not self.bsp):
+        elif self.dropped or (self.holding is Holding.FORMER and not self.bsp):
             out.append(s.RefuseStale(event.request))
         elif not self.bsp:
             if completed >= asked:
@@ -224,7 +224,7 @@ class PartitionState:
             else:
                 self.held.append(event)
         elif asked > completed:
-            if self.holding is Holding.FORWARDER:
+            if self.holding is Holding.FORMER:
                 out.append(s.RefuseStale(event.request))
             else:
                 self.held.append(event)
@@ -299,7 +299,7 @@ class PartitionState:
         Under BSP at once: whoever pushed keeps it until the next clock's parameters have come.
         """
         # A promotion has a number too, and is not acknowledged.
-        needed = self.sequence - (self.holding is Holding.FORWARDER)
+        needed = self.sequence - (self.holding is Holding.FORMER)
         if self.bsp or not self.followers or self._everywhere() >= needed:
             out.append(ack)
         else:
@@ -351,7 +351,7 @@ class PartitionState:
         if self.holding is Holding.FOLLOWER:
             self._own()
         else:
-            self.holding, self.promote_at = Holding.FORWARDER, None
+            self.holding, self.promote_at = Holding.FORMER, None
         return True
 
     def _own(self) -> None:
@@ -364,7 +364,7 @@ class PartitionState:
             return self.change_hands()
         out.append(s.SendPromote(self.followers[owner].plan_id, self.partition, owner, self.sequence))
         self.sequence += 1
-        self.holding = Holding.FORWARDER
+        self.holding = Holding.FORMER
         return True
 
     def take_over(self, here: bool, followers: Collection[MemberId], out: Commands) -> None:
@@ -375,7 +375,7 @@ class PartitionState:
         for follower in sorted(f for f in self.followers if not here or f not in followers):
             self.stop_sending(follower, out)
         if not here:
-            self.holding = Holding.FORWARDER
+            self.holding = Holding.FORMER
             # What was begun is pushed to the new owner again, or here, where it comes back.
             self.clocks.forget_begun()
             return
@@ -388,7 +388,7 @@ class PartitionState:
     def validate(self) -> None:
         """Assert what must always be true."""
         self.clocks.validate(self.bsp)
-        assert not self.dropped or self.holding is Holding.FORWARDER, "only what was given away is dropped"
+        assert not self.dropped or self.holding is Holding.FORMER, "only what was given away is dropped"
         if self.holding is Holding.FOLLOWER:
             assert not self.followers, "a follower is followed"
             assert not self.early or min(self.early) > self.sequence, "an update that was due waits"

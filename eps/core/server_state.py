@@ -357,7 +357,7 @@ class ServerState:
         self._close_before(event.plan_id, out)
         known = self.partitions.get(event.partition)
         earlier = self.membership is not None and event.sequence >> INCARNATION_BITS != self.membership.incarnation
-        if earlier or self._closed(event.plan_id) or (known is not None and known.holding is not Holding.FORWARDER):
+        if earlier or self._closed(event.plan_id) or (known is not None and known.holding is not Holding.FORMER):
             out.append(s.DropUpdate(event.request))
             if known is not None and known.plan_id == event.plan_id:
                 out.append(s.ReportCaughtUp(event.plan_id, event.partition, None))
@@ -432,7 +432,7 @@ class ServerState:
             self._closed_plans.add(plan_id)
             for partition, state in sorted(self.partitions.items()):
                 self._stop_plan(state, plan_id, out)
-                if state.holding is Holding.FORWARDER and not state.dropped:
+                if state.holding is Holding.FORMER and not state.dropped:
                     state.dropped = True
                     out.append(s.DropPartition(partition))
         out.append(s.ReportToMaster(m.PlanReleased(self.name, plan_id)))

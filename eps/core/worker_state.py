@@ -7,7 +7,7 @@ design section 5 (work is identified by clock and split, so that an heir can do 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -210,18 +210,18 @@ class Outbox:
         """Forget everything: the job goes back, or others write the model."""
         self._kept, self._untold = [], []
 
-    def take_over(self, before: Callable[[int], Sequence[MemberId]], owners: Sequence[MemberId]) -> None:
+    def take_over(self, before: Mapping[int, Sequence[MemberId]], owners: Sequence[MemberId]) -> None:
         """Count on nothing that an owner had which is not the owner any more.
 
         Parameters
         ----------
-        before : callable
-            Clock -> owner of each partition until now.
+        before : mapping
+            Clock that is kept -> owner of each partition until now.
         owners : sequence
             Owner of each partition from now on.
         """
         for kept in self._kept:
-            until_now = before(kept.clock)
+            until_now = before[kept.clock]
             kept.held = {partition for partition in kept.held if until_now[partition] == owners[partition]}
 
     def validate(self) -> None:
@@ -246,19 +246,15 @@ class Releases:
         """Take in that the master waits for the release of a plan."""
         self._asked.append(plan_id)
 
-    def take(self, is_past: Callable[[int | None], bool]) -> list[int]:
-        """Return the plans that can be released now; each once.
+    def asked(self) -> list[tuple[int, int | None]]:
+        """Return the plans whose release the master waits for, and from which clock on each holds, if known."""
+        return [(plan_id, self._commit_clocks.get(plan_id)) for plan_id in self._asked]
 
-        Parameters
-        ----------
-        is_past : callable
-            Says whether this worker has nothing to do any more with what was before a clock; None: of now.
-        """
-        plans = [plan_id for plan_id in self._asked if is_past(self._commit_clocks.get(plan_id))]
+    def done(self, plans: Collection[int]) -> None:
+        """Forget plans that are released."""
         for plan_id in plans:
             self._commit_clocks.pop(plan_id, None)
         self._asked = [plan_id for plan_id in self._asked if plan_id not in plans]
-        return plans
 
 
 class Duties:
@@ -457,9 +453,8 @@ class WorkerState:
             self.outbox.forget_all()
             self.read_clock = membership.from_clock - 1
         else:
-            self.outbox.take_over(
-                lambda clock: self.memberships.route(clock).partitions.owners, membership.partitions.owners
-            )
+            before = {kept.clock: self.memberships.route(kept.clock).partitions.owners for kept in self.outbox}
+            self.outbox.take_over(before, membership.partitions.owners)
 
     def inventory(self, recovery: int) -> m.Inventory:
         """Stop what is under way, because members were lost; return how far this worker is."""
@@ -470,7 +465,9 @@ class WorkerState:
 
     def released(self) -> list[m.PlanReleased]:
         """Return the releases that have become true since the last call."""
-        return [m.PlanReleased(self.name, plan_id) for plan_id in self.releases.take(self._is_past)]
+        past = [plan_id for plan_id, commit in self.releases.asked() if self._is_past(commit)]
+        self.releases.done(past)
+        return [m.PlanReleased(self.name, plan_id) for plan_id in past]
 
     def _is_past(self, commit: int | None) -> bool:
         """Return whether neither this worker's clock nor what is under way has to do with the clocks before a commit.

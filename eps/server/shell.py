@@ -12,14 +12,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.membership import Membership
 from eps.core.server_state import ServerState
-from eps.core.types import Address, MemberId, Role
-from eps.errors import EpsError, ProtocolError, StorageError, TransferError
+from eps.core.types import MemberId
+from eps.errors import ProtocolError, StorageError, TransferError
 from eps.net.arrays.api import Message, Peers, ReplyTo, Van
 from eps.net.messages import exchange as x
 from eps.net.messages.codec import results_from_pb
@@ -60,7 +59,6 @@ class ServerShell:
         self._preparations = Preparations(runtime, van, report)
         #: What streams have brought and the state was not told yet.
         self._acknowledged: deque[Transfer | s.SendingFailed] = deque()
-        self._meetings = ThreadPoolExecutor(2, thread_name_prefix="meet")
 
     # ---- orders of the master
 
@@ -70,7 +68,6 @@ class ServerShell:
             case m.UpdateLists(plan_id, added, coming):
                 with self._lock:
                     self._followers.addresses.update({entry.name: entry.address for entry in added})
-                self._meet([entry for entry in added if Role.SERVER in entry.roles])
                 self._preparations.begin(m.ListsUpdated(self._state.name, plan_id), coming)
             case m.UpdateMembership(plan_id, membership):
                 self._on_membership(plan_id, membership)
@@ -145,19 +142,6 @@ class ServerShell:
         with self._lock:
             self._partitions.begin_with(stores)
         return counters
-
-    def _meet(self, newcomers: Sequence[m.Newcomer]) -> None:
-        """Connect to added servers while they get ready: the first partition does not wait for it."""
-        for entry in newcomers:
-            if entry.name != self._state.name:
-                self._meetings.submit(self._try_to_meet, entry.address)
-
-    def _try_to_meet(self, address: Address) -> None:
-        try:
-            self._peers.to(address)
-        except EpsError as error:
-            # The thread that sends something later tries again, and reports a failure.
-            logger.info("%s cannot be reached yet: %s", address, error)
 
     # ---- the data plane
 
@@ -354,5 +338,4 @@ class ServerShell:
         self._preparations.stop()
         self._writer.close()
         self._commands.close()
-        self._meetings.shutdown(wait=False, cancel_futures=True)
         self._peers.close()

@@ -185,7 +185,7 @@ def test_partition_that_has_just_moved_is_where_it_was_until_somebody_has_read_b
     before = membership(followers=0)
     recovery = recovered(before, ["server-2"], reads=dict.fromkeys(WORKERS, read_clock))
     moved = before.partitions.owned_by("server-2")
-    given = tuple(m.HeldPartition(p, Holding.FORWARDER, (20,) * SPLITS, 19) for p in moved)
+    given = tuple(m.HeldPartition(p, Holding.FORMER, (20,) * SPLITS, 19) for p in moved)
     held = recovery.inventories["server-1"].partitions
     recovery.hear(m.Inventory("server-1", 3, partitions=held + given))
 

@@ -338,7 +338,7 @@ def test_bsp_partition_changes_hands_at_the_commit_clock_on_both_sides() -> None
         holdings.append((donor.state.partitions[0].holding, follower.state.partitions[0].holding))
 
     assert waiting == []
-    assert holdings == [(Holding.OWNER, Holding.FOLLOWER), (Holding.FORWARDER, Holding.OWNER)]
+    assert holdings == [(Holding.OWNER, Holding.FOLLOWER), (Holding.FORMER, Holding.OWNER)]
     assert promoted[-2:] == [
         s.ReportToMaster(m.PartitionPromoted("server-2", 1, 0)),
         s.AnswerPull("waiting", 0, 2),

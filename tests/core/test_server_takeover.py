@@ -151,7 +151,7 @@ def test_plan_promotes_a_standing_follower_and_nothing_is_sent() -> None:
     donor.push(0, *ALL)
     promoted = taker.update(0, 0, plan_id=0)
 
-    assert donor.state.partitions[0].holding is Holding.FORWARDER
+    assert donor.state.partitions[0].holding is Holding.FORMER
     assert taker.state.partitions[0].holding is Holding.OWNER
     assert s.ReportToMaster(m.PartitionPromoted(S2, 1, 0)) in promoted
 

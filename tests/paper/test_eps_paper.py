@@ -318,7 +318,7 @@ def test_figure_6_donors_drop_p3_and_p5_after_the_transmission() -> None:
     released = donor.step(s.PlanReleaseOrdered(1))
 
     assert still == p(3, 4)
-    assert given is Holding.FORWARDER
+    assert given is Holding.FORMER
     assert donor.owned() == p(4)
     assert s.DropPartition(2) in released
 

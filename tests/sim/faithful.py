@@ -58,7 +58,7 @@ BREAK_WITHIN_S = 0.1
 class Breaks:
     """How often connections break: probabilities for each request."""
 
-    #: On a connection of a worker to a server, and between servers where requests are passed on.
+    #: On a connection of a worker to a server.
     exchange: float = 0.0
     #: On a connection that carries a partition or a split.
     transfer: float = 0.0
