@@ -324,7 +324,6 @@ class ReleasePlan:
     """All members have moved on: drop what this plan took away; answered with ``PlanReleased``."""
 
     plan_id: int
-    removed: tuple[MemberId, ...]
 
 
 @dataclass(frozen=True, slots=True)

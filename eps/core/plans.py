@@ -239,7 +239,7 @@ class PlanDriver:
             order = m.UpdateMembership(plan_id, self.plan.membership)
             return [(n, order) for n in self.concerned if n in waiting]
         if phase is Phase.SWITCHED:
-            release = m.ReleasePlan(plan_id, self.plan.removed)
+            release = m.ReleasePlan(plan_id)
             orders: Orders = []
             if self.plan.membership is not None and self.plan.membership.takes_over:
                 # A member that leaves is not in it, and may owe something to those that take over.

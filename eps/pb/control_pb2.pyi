@@ -440,12 +440,10 @@ class AbortPlan(_message.Message):
     def __init__(self, plan_id: _Optional[int] = ...) -> None: ...
 
 class ReleasePlan(_message.Message):
-    __slots__ = ("plan_id", "removed")
+    __slots__ = ("plan_id",)
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
-    REMOVED_FIELD_NUMBER: _ClassVar[int]
     plan_id: int
-    removed: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, plan_id: _Optional[int] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, plan_id: _Optional[int] = ...) -> None: ...
 
 class TakeCheckpoint(_message.Message):
     __slots__ = ("checkpoint_id", "clock", "epoch")

@@ -194,7 +194,7 @@ class WorkerShell:
             case m.AbortPlan(plan_id):
                 self._datasets.close_plan(plan_id, keep=False)
                 self._forget(plan_id)
-            case m.ReleasePlan(plan_id, _):
+            case m.ReleasePlan(plan_id):
                 with self._wakeup.lock:
                     self.state.releases.ask(plan_id)
                     for report in self.state.released():

@@ -193,7 +193,7 @@ def test_what_the_master_has_recorded_is_not_said_again(cast: Cast) -> None:
     member.session.report(m.SplitReceived("worker-1", 5, 3, 9, "x"))
     first.reports(5)
     first.sessions.send("worker-1", m.GrantHorizon(9, 3, 1))
-    first.sessions.send("worker-1", m.ReleasePlan(5, ()))
+    first.sessions.send("worker-1", m.ReleasePlan(5))
     member.ordered.wait(lambda orders: len(orders) == 2)
     first.die()
     second = cast(StandIn(2))

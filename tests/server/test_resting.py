@@ -136,7 +136,7 @@ def test_a_server_whose_partitions_left_gives_back_its_memory(job: Job) -> None:
     job.train(4)
     assert job.size_bytes(S1) and job.size_bytes(S2)
     for shell in job.shells.values():
-        shell.on_order(m.ReleasePlan(1, ()))
+        shell.on_order(m.ReleasePlan(1))
     wait_for(lambda: not job.size_bytes(S1), TIMEOUT_S, "server-1 to give back what it had")
     assert job.size_bytes(S2), "which trains"
     job.train(ITERATIONS - 1)
@@ -156,7 +156,7 @@ def test_a_server_that_leaves_does_not_wait_for_the_iteration_that_others_have_b
         # Whoever asks server-2 has to wait.
         job.grant(3)
         wait_for(lambda: job.worker.loop._round is not None, TIMEOUT_S, "clock 3 to begin")
-        job.worker.on_order(m.ReleasePlan(1, ()))
+        job.worker.on_order(m.ReleasePlan(1))
         released = m.PlanReleased(W1, 1) in job.said
         clock = job.worker.state.duties.clock
     job.train(3)

@@ -245,8 +245,8 @@ class HostileWorker(HostileProcess, SimWorker):
         match order:
             case m.GrantHorizon(_, completed, _):
                 self._unacked = [report for report in self._unacked if report.clock >= completed]
-            case m.ReleasePlan(plan_id, removed):
-                self._leaves[plan_id] = self.name in removed
+            case m.ReleasePlan(plan_id):
+                self._leaves[plan_id] = self.name not in self.state.memberships.newest.workers
                 if self.job.releases_at_once and not self._leaves[plan_id]:
                     self.report(m.PlanReleased(self.name, plan_id))
                     return
