@@ -47,10 +47,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from eps.core import checkpoints as c
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.checkpoints import Export
+from eps.core.checkpoints import CheckpointContext, Checkpoints, Export, Schedule, Timetable
 from eps.core.events import ENDED_STATES, Command, CommandBuffer, JobState
 from eps.core.evictions import TAKEN_AWAY, EvictionOutcome, Evictions, may_go_on
 from eps.core.members import MISSING, Masters, Members
@@ -105,7 +104,7 @@ class Job:
         triggers: Iterable[Trigger] = (),
         *,
         stop_on_divergence: bool = True,
-        checkpoints: c.Checkpoints | None = None,
+        checkpoints: Checkpoints | None = None,
         first_container: int = 1,
         managed: bool = False,
         start_with: float = 0.5,
@@ -127,8 +126,8 @@ class Job:
         self.plans = Plans(settings, triggers)
         self.progress = Progress(settings, stop_on_divergence=stop_on_divergence)
         self.recovery = Recovery(settings.first_clock)
-        self.checkpoints = checkpoints or c.Checkpoints(
-            c.Timetable(c.Schedule(), settings.iterations), settings.num_partitions
+        self.checkpoints = checkpoints or Checkpoints(
+            Timetable(Schedule(), settings.iterations), settings.num_partitions
         )
         self.export = Export()
         self.out = CommandBuffer()
@@ -439,7 +438,7 @@ class Job:
         if not self.checkpoints.is_idle:
             warned_s, size = self.evictions.servers_warned_s(membership), self.size.asked(self.plans.open)
             clocks = progress.horizon, progress.lookahead, progress.completed
-            self.out.add(self.checkpoints.advance(c.CheckpointContext(membership, *clocks, warned_s, size), now_s))
+            self.out.add(self.checkpoints.advance(CheckpointContext(membership, *clocks, warned_s, size), now_s))
         if progress.grant(undecided=self.plans.undecided, hurried=draining):
             self.out.send(progress.orders(membership, self.plans.flight.owing()))
         if progress.finished and self.plans.is_idle:

@@ -557,6 +557,15 @@ def test_a_server_that_connects_again_is_told_of_the_checkpoint_on_its_way() -> 
     assert driver.say_again("server-1", (1,)) == [order]
 
 
+def test_a_job_tells_a_server_that_registers_again_of_the_checkpoint_on_its_way() -> None:
+    master = with_checkpoints("10")
+    order, _ = train_until_ordered(master)
+    for name in ("server-1", "worker-1"):
+        master.register(name)
+
+    assert [to for to, told in master.sent(m.TakeCheckpoint) if told == order] == ["server-1"]
+
+
 @pytest.mark.parametrize("break_it", ["too many are kept", "number", "clock", "it ends without its parts"])
 def test_validate_finds_checkpoints_that_cannot_be(break_it: str) -> None:
     master = with_checkpoints("10")

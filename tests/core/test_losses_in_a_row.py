@@ -219,6 +219,9 @@ def test_where_a_job_goes_back_further_is_what_came_of_the_loss() -> None:
     master.lose("worker-2")
     master.answer_inventories()
     master.report(m.CheckpointUnusable(S1, "0001-00000020", "it is damaged"))
+    asked = master.state.recovery.inquiry
+    master.report(m.CheckpointUnusable(S1, "0001-00000020", "it is damaged"))
+    assert asked is not None and master.state.recovery.inquiry is asked, "it is known already"
     master.recover()
 
     (back,) = master.state.recovery.goings_back

@@ -113,6 +113,21 @@ def test_job_that_has_a_worker_and_a_server_begins_when_nothing_more_is_granted(
     assert master.state.size.lent[Borrower.START] == {Role.WORKER: 1, Role.SERVER: 1}
 
 
+def test_job_that_has_enough_begins_at_once_when_what_it_lacks_is_given_up() -> None:
+    master = begun()
+    for name in ("worker-1", "worker-2", "worker-3", "server-1"):
+        master.register(name)
+    master.exit("server-2", "was not granted within 4 s")
+
+    assert (master.membership.workers, master.membership.servers) == (
+        ("worker-1", "worker-2", "worker-3"),
+        ("server-1",),
+    )
+    smaller = [c.record for c in master.commands(e.Journal) if c.record["kind"] == "smaller"]
+    assert [record["without"] for record in smaller] == [["server-2"]]
+    assert not master.commands(e.ReleaseContainer) and len(master.commands(e.RequestContainer)) == 5
+
+
 def test_what_it_lacks_is_asked_for_one_role_after_the_other() -> None:
     master = smaller()
     master.acknowledge()
