@@ -1,4 +1,4 @@
-"""What a job writes to storage: checkpoints while it trains, and the export of its model at the end.  L0, pure.
+"""What a job writes to storage: checkpoints while it trains, and the export of its model at the end.  Pure.
 
 A checkpoint is the state of every partition at one clock.  The clock lies beyond the horizon when it is ordered, so
 that no worker has started it and none has to wait: each server copies a partition when it reaches the clock, and

@@ -1,4 +1,4 @@
-"""What happens to a job master, and what it does about it: the events and commands of ``Job.step``.  L0."""
+"""What happens to a job master, and what it does about it: the events and commands of ``Job.step``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers that the cluster will take away, and what became of the members in them.  Pure.  L0.
+"""Containers that the cluster will take away, and what became of the members in them.  Pure.
 
 Members on announced containers leave by an ordinary plan; other plans that are not committed make way.
 Members that are still there at the deadline are lost like any other, and recovered from.

@@ -38,7 +38,7 @@ Driver contract: 1 one owner calls ``step``, never re-entrantly; 2 commands are 
 ``Journal`` command with ``sync`` is on disk before the next one; 3 every container that is requested ends in exactly
 one ``ContainerExited``; 4 ``Tick`` comes at least every second; 5 array bytes never enter an event.
 
-L0: no I/O, no clock, no threads.  The same class runs live, in tests and in the simulator.
+No I/O, no clock, no threads.  The same class runs live, in tests and in the simulator.
 
 Source: EPS §3.1.3 (global decision making), §3.2, §3.3, §5.2 (the four calls); design sections 4 to 7.
 """

@@ -1,7 +1,7 @@
 """The members of a job, from the request for a container to its end: membership, silence, and their masters.
 
 :class:`SilenceWatch` has the deadlines after which a silent member counts as lost.  :class:`Masters` knows which master
-a member has heard: a master whose log misses events must not go on.  Pure.  L0.
+a member has heard: a master whose log misses events must not go on.  Pure.
 
 Source: EPS §5.2 (the ApplicationMaster requests containers; processes register with it); design section 5 (a member is
 lost with its connection, or with its silence).

@@ -1,7 +1,7 @@
 """The numbered membership, its two ownership tables, and the three lists derived from it.
 
 Every worker and server derives its server list, worker list and clock list from one numbered value, so lists can be
-compared by number and never drift.  All are values: every change returns a new one.  L0.
+compared by number and never drift.  All are values: every change returns a new one.
 
 Source: EPS §2.2 and §3.1.1-3.1.4, Figs 1, 4, 7 and 9; design: one value instead of four separately updated lists.
 """

@@ -2,7 +2,7 @@
 
 ``eps.net.messages.codec`` carries them over gRPC field by field (``proto/eps/pb/control.proto`` has a message of the
 same name and fields for each); tests and the simulator pass them as they are.  Every message is idempotent: applying
-one twice, or an old one late, changes nothing.  L0.
+one twice, or an old one late, changes nothing.
 
 Source: EPS §3.1.3 (the transmission signal and the dependency update signal of the master), §5.2.
 """

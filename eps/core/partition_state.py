@@ -1,4 +1,4 @@
-"""One partition on one server: which contributions it has, who follows it, what waits for it.  L0, pure.
+"""One partition on one server: which contributions it has, who follows it, what waits for it.  Pure.
 
 Source: EPS §2.2 Fig. 1c; design sections 4 and 5.
 """

@@ -1,6 +1,6 @@
 """Which partitions and splits move when members come and go.
 
-Pure: tables in, :class:`TransferPlan` out; the same plan is dry-run, journaled, executed and simulated.  L0.
+Pure: tables in, :class:`TransferPlan` out; the same plan is dry-run, journaled, executed and simulated.
 
 Source: EPS §3.2 (Figs 6 and 8), §3.3 (Figs 11 and 12).
 

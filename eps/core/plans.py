@@ -1,4 +1,4 @@
-"""The changes of a job: asked, queued, the one in flight with its driver, and those that have ended.  Pure.  L0.
+"""The changes of a job: asked, queued, the one in flight with its driver, and those that have ended.  Pure.
 
 :class:`PlanDriver` says what must be said to whom, and what is still missing.  The outstanding orders of a phase are
 derived from what is missing, never remembered, so that sending them again (a lost message, a member that connects

@@ -1,7 +1,7 @@
 """Which clocks are complete, what was measured at them, and how far workers may run ahead.
 
 The master keeps every complete clock (:class:`ClockHistory`); a server remembers what workers measured at the latest
-(:class:`LatestResults`).  L0, pure.
+(:class:`LatestResults`).  Pure.
 
 Source: EPS §2.2 step 4 (clocks advance together), design section 6 (the horizon), section 5 (what a lost worker did is
 identified by clock and split, and counts once).

@@ -1,7 +1,7 @@
 """A change of size: what can be asked, who it concerns, and the life of its plan as one transition table.
 
 The table is the truth: the master steps by it, tests walk it, and ARCHITECTURE.md shows the diagram that
-:func:`diagram` draws from it.  Whether a change is possible is a pure question about counts and names.  L0.
+:func:`diagram` draws from it.  Whether a change is possible is a pure question about counts and names.
 
 Source: EPS §3.2 Fig. 5 (adding, barriers 1 to 4), §3.3 Fig. 10 (removing); design section 4 ("refuses what would break
 a job").

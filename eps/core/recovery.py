@@ -2,7 +2,7 @@
 
 A recovery asks all that are left for an :class:`~eps.core.messages.Inventory`.  Nothing is remembered that cannot be
 asked: the clock from which heirs compute follows from what the servers hold, so no member has to have reported it
-before.  A job that loses members in vain ends.  L0, pure.
+before.  A job that loses members in vain ends.  Pure.
 
 Source: design section 4 ("a crash is a promotion nobody planned"), section 5 (exactly once when a worker dies after
 pushing to some servers); Proteus §3.3 (the previous owner takes over); Spotnik §4.

@@ -1,4 +1,4 @@
-"""What is tried again, and when: changes that failed, and orders that have had no effect.  L0, pure."""
+"""What is tried again, and when: changes that failed, and orders that have had no effect.  Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events and commands of :class:`eps.core.server_state.ServerState`.  L0.
+"""Events and commands of :class:`eps.core.server_state.ServerState`.
 
 ``request`` is an opaque key of the shell: the arrays that came with a message stay with the shell under it.
 """

@@ -1,7 +1,7 @@
 """What a server does with each request: accept, refuse, hold, step.  Ids only, no arrays.
 
 The shell (``eps.server``) calls :meth:`ServerState.step` under its lock and executes the commands in order on the
-arrays; the simulator does the same on stand-ins.  L0, pure.
+arrays; the simulator does the same on stand-ins.  Pure.
 
 A partition's clock is the number of clocks that every split has contributed to it.  Completion is counted in splits,
 never in workers, so that it does not matter who computes what; the clock list of the paper (worker -> clock) is

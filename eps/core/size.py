@@ -1,4 +1,4 @@
-"""How many members a job wants, holds, has lent and is to ask for; and with how many it begins.  Pure.  L0.
+"""How many members a job wants, holds, has lent and is to ask for; and with how many it begins.  Pure.
 
 Of each role ``wanted = held + lent + pending``.
 

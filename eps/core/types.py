@@ -1,4 +1,4 @@
-"""Ids, settings and small values shared by everything.  L0: imports nothing of ours but errors.
+"""Ids, settings and small values shared by everything.  Imports nothing of ours but errors.
 
 Source: EPS §2.2 (workers, servers, partitions, splits; BSP, SSP, ASP), §3.1.
 """

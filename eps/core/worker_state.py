@@ -1,4 +1,4 @@
-"""What a worker does next: which clock, with which splits, and what it sends again.  Pure, no arrays.  L0.
+"""What a worker does next: which clock, with which splits, and what it sends again.  Pure, no arrays.
 
 Source: EPS §2.2 Fig. 1b (receive, check the clock list, compute, push by the server list), §3.1.4, Figs 7, 8 and 11;
 design section 5 (work is identified by clock and split, so that an heir can do what a lost worker owed), section 6

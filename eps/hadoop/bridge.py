@@ -1,4 +1,4 @@
-"""The one place that starts the Java virtual machine of a process, and calls into it.  L2.
+"""The one place that starts the Java virtual machine of a process, and calls into it.
 
 Rules that were learnt from trials, each with a test:
 

@@ -1,4 +1,4 @@
-"""Hadoop's own configuration: what the files in ``HADOOP_CONF_DIR`` say, and where they say that services listen.  L2.
+"""Hadoop's own configuration: what the files in ``HADOOP_CONF_DIR`` say, and where they say that services listen.
 
 A file is XML: ``<configuration>`` with ``<property>`` elements of ``<name>``, ``<value>`` and perhaps ``<final>``.
 What a later file says counts, unless an earlier one called it final.  Values may name others, as in

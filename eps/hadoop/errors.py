@@ -1,4 +1,4 @@
-"""What went wrong in Hadoop, as one of our errors with one sentence that says what to do.  L2, pure.
+"""What went wrong in Hadoop, as one of our errors with one sentence that says what to do.  Pure.
 
 Java's exceptions come as links: class names and messages, from what was caught to its last cause.  Their stacks are for
 the log.

@@ -1,4 +1,4 @@
-"""Kerberos as this process finds it, by the variables that MIT's programs know too.  L2.
+"""Kerberos as this process finds it, by the variables that MIT's programs know too.
 
 ``KRB5CCNAME`` names the cache with the ticket of ``kinit``, ``KRB5_CLIENT_KTNAME`` a keytab that takes the place of a
 ticket, ``KRB5_CONFIG`` the settings of the realms.

@@ -1,4 +1,4 @@
-"""What all clients of one cluster share: the machine, the configuration, and who they are.  L2."""
+"""What all clients of one cluster share: the machine, the configuration, and who they are."""
 
 from __future__ import annotations
 

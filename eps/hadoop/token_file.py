@@ -1,4 +1,4 @@
-"""Hadoop's delegation tokens: what is in the file that YARN gives every container, and how WebHDFS wants it.  L2.
+"""Hadoop's delegation tokens: what is in the file that YARN gives every container, and how WebHDFS wants it.
 
 ``HADOOP_TOKEN_FILE_LOCATION`` names a file of ``HDTS``, a version and the tokens: version 0 in Hadoop's own writables,
 version 1 as one protobuf message that its length goes before.

@@ -1,4 +1,4 @@
-"""What proves to Hadoop who somebody is: delegation tokens, in Hadoop's own format.  L2.
+"""What proves to Hadoop who somebody is: delegation tokens, in Hadoop's own format.
 
 Containers have tokens, not tickets: whoever submits obtains them, the ResourceManager renews them, and the application
 master hands on those that its workers and servers need: what speaks for it, or for its user to the ResourceManager,

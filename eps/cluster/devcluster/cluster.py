@@ -1,4 +1,4 @@
-"""A cluster that was started: where it is, how it is, and waiting for it.  L3."""
+"""A cluster that was started: where it is, how it is, and waiting for it."""
 
 from __future__ import annotations
 

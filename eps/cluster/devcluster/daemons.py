@@ -1,4 +1,4 @@
-"""The command lines of daemons and of Hadoop's own commands.  Pure.  L1."""
+"""The command lines of daemons and of Hadoop's own commands.  Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Letting a node of a cluster go with notice, and taking it back, as its administrator does.  L3.
+"""Letting a node of a cluster go with notice, and taking it back, as its administrator does.
 
 Who is let go stands in the file of excluded hosts, which the ResourceManager reads when it is told to.
 """

@@ -1,4 +1,4 @@
-"""The jars of a Hadoop, got once and kept in the cache by version and pom.  L2.
+"""The jars of a Hadoop, got once and kept in the cache by version and pom.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Which Java there is, and whether it will do.  L2."""
+"""Which Java there is, and whether it will do."""
 
 from __future__ import annotations
 

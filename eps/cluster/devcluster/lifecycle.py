@@ -1,4 +1,4 @@
-"""Starting and stopping a cluster, and its daemons one by one.  L3.
+"""Starting and stopping a cluster, and its daemons one by one.
 
 One command at a time is at work at a home (a file lock).  Every process is written down as soon as it was started; one
 whose starter was killed in between is found by the mark on its command line.

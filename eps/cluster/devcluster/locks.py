@@ -1,4 +1,4 @@
-"""A file lock that is waited for with a deadline.  L2."""
+"""A file lock that is waited for with a deadline."""
 
 from __future__ import annotations
 

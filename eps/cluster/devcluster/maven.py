@@ -1,4 +1,4 @@
-"""Maven: the one of this host, or one that is fetched, as the Maven wrapper does it.  L2."""
+"""Maven: the one of this host, or one that is fetched, as the Maven wrapper does it."""
 
 from __future__ import annotations
 

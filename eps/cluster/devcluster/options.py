@@ -1,4 +1,4 @@
-"""The parser of ``eps devcluster``.  L5."""
+"""The parser of ``eps devcluster``."""
 
 from __future__ import annotations
 

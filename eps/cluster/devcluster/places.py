@@ -1,4 +1,4 @@
-"""Where the files of a cluster are.  Pure.  L1.
+"""Where the files of a cluster are.  Pure.
 
 ::
 

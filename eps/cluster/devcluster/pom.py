@@ -1,4 +1,4 @@
-"""Which jars a Hadoop is made of, as a pom of Maven.  Pure.  L1."""
+"""Which jars a Hadoop is made of, as a pom of Maven.  Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports that nobody has: chosen, looked at, and given to daemons, which must bind them themselves.  L2.
+"""Ports that nobody has: chosen, looked at, and given to daemons, which must bind them themselves.
 
 Between the look and the bind somebody may come: a daemon that cannot bind says so, and the cluster is started with
 other ports.  Ports below those that the kernel gives to connections are taken, so that a daemon that is started again

@@ -1,4 +1,4 @@
-"""What a cluster needs of this host, asked for before anything is started.  L2."""
+"""What a cluster needs of this host, asked for before anything is started."""
 
 from __future__ import annotations
 

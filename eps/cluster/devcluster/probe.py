@@ -1,4 +1,4 @@
-"""What the daemons say of themselves over HTTP.  L2."""
+"""What the daemons say of themselves over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that outlive the command that starts them, and that are only ever ended by name and birth.  L2.
+"""Processes that outlive the command that starts them, and that are only ever ended by name and birth.
 
 A process is its pid and the moment of its start: a pid alone may be somebody else's by now.  Signals go to a pidfd that
 was opened before the moment was compared, so that nothing can happen in between.

@@ -1,4 +1,4 @@
-"""What was started, as a file: so that another command finds it, and ends exactly that.  L2."""
+"""What was started, as a file: so that another command finds it, and ends exactly that."""
 
 from __future__ import annotations
 

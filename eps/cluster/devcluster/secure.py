@@ -1,4 +1,4 @@
-"""What a cluster that wants Kerberos has beside the others: realm, principals, settings.  Pure.  L1.
+"""What a cluster that wants Kerberos has beside the others: realm, principals, settings.  Pure.
 
 The realm is Hadoop's own small one (``hadoop-minikdc``), a daemon of the cluster like the rest.  Its principals and
 their keys are new each time it starts.

@@ -1,4 +1,4 @@
-"""What can be chosen about a cluster, and what every cluster is made of.  Pure.  L1."""
+"""What can be chosen about a cluster, and what every cluster is made of.  Pure."""
 
 from __future__ import annotations
 

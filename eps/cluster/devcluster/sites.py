@@ -1,4 +1,4 @@
-"""The site files of a cluster, as values, and as XML.  Pure.  L1.
+"""The site files of a cluster, as values, and as XML.  Pure.
 
 Source: the configuration that Hadoop's documentation gives for each key; where ours is not Hadoop's default, the
 comment beside it says why.

@@ -1,4 +1,4 @@
-"""What to do about an application that ended, as words of its reason.  L2, pure.
+"""What to do about an application that ended, as words of its reason.  Pure.
 
 Alone here, for whoever shows a reason needs no more of YARN than to find these words in it.
 """

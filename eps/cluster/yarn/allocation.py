@@ -1,4 +1,4 @@
-"""What an application master decides about its containers: the one state behind the heartbeats.  L2, pure.
+"""What an application master decides about its containers: the one state behind the heartbeats.  Pure.
 
 Wishes of the job master and answers of YARN come in.  Out come what the next heartbeat says
 (:meth:`Allocation.take_turn`), what NodeManagers are told (:meth:`Allocation.take_orders`) and what the job master

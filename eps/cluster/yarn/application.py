@@ -1,4 +1,4 @@
-"""A job's application on YARN, as its directory on the client's machine knows it.  L2."""
+"""A job's application on YARN, as its directory on the client's machine knows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every application master of EPS begins and ends with: one attempt of an application, as a process.  L4."""
+"""What every application master of EPS begins and ends with: one attempt of an application, as a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster would refuse of a job, or never grant it, found before anything is prepared.  L3."""
+"""What a cluster would refuse of a job, or never grant it, found before anything is prepared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the two clients of YARN asks a cluster.  L2."""
+"""Which of the two clients of YARN asks a cluster."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``python -m eps.cluster.yarn.container``: a worker or a server of a job in a container of YARN.
 
 A NodeManager has unpacked the job's files where other containers of the job on that node see them too; a process
-gets a directory of its own that links to them, and goes on as :mod:`eps.cluster.container`.  L3.
+gets a directory of its own that links to them, and goes on as :mod:`eps.cluster.container`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a container ended, as a sentence.  L2, pure.
+"""How a container ended, as a sentence.  Pure.
 
 Source: Hadoop, ``ContainerExitStatus`` and ``ContainerExecutor.ExitCode``.
 """

@@ -1,4 +1,4 @@
-"""What EPS asks of YARN: three interfaces over plain values.  L2, pure.
+"""What EPS asks of YARN: three interfaces over plain values.  Pure.
 
 ``eps.cluster.yarn.hadoop`` implements them with Hadoop's own clients, ``tests/fakes/yarn.py`` without a cluster.  Calls
 block until they are answered; every failure is an :class:`~eps.errors.EpsError` whose message says what to do.

@@ -1,4 +1,4 @@
-"""Containers that were killed for their silence: did they hang, or was their machine lost?  L2, pure.
+"""Containers that were killed for their silence: did they hang, or was their machine lost?  Pure.
 
 The ResourceManager does not tell: it says of both at once that they were released, and misses a machine only after
 minutes.  Their nodes tell: one that works answers when it is told to end a container, and one that is lost does not.

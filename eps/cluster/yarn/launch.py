@@ -1,4 +1,4 @@
-"""What runs in the containers of each role: the caller's templates, made into launches.  L2, pure."""
+"""What runs in the containers of each role: the caller's templates, made into launches.  Pure."""
 
 from __future__ import annotations
 

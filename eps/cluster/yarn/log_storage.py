@@ -1,4 +1,4 @@
-"""The shared folder of a job as the store of its master's log: WebHDFS for whole files, Hadoop's client to append.  L2.
+"""The shared folder of a job as the store of its master's log: WebHDFS for whole files, Hadoop's client to append.
 
 A record must be on the DataNodes before the master acts upon it, a millisecond or two each (``hflush``); WebHDFS would
 take several connections for that.

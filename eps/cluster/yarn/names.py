@@ -1,4 +1,4 @@
-"""Which number stands for which request.  L2, pure.
+"""Which number stands for which request.  Pure.
 
 A container that outlives its job master is found again by the number of the ask that it was granted for, since YARN
 keeps that and nothing else of ours.  So the number must follow from the name, for whoever is job master next.

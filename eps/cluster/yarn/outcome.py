@@ -1,4 +1,4 @@
-"""How an application on YARN ended, by its master's word or else by YARN's: what both wrote, read.  L2.
+"""How an application on YARN ended, by its master's word or else by YARN's: what both wrote, read.
 
 Nothing here asks anybody.
 """

@@ -1,4 +1,4 @@
-"""Pages of application masters, which only YARN's proxy reads and shows as the application's tracking URL.  L3.
+"""Pages of application masters, which only YARN's proxy reads and shows as the application's tracking URL.
 
 Two things admit a request:
 

@@ -1,4 +1,4 @@
-"""Queues, from what a ResourceManager's web interface says of them.  L2, pure.
+"""Queues, from what a ResourceManager's web interface says of them.  Pure.
 
 Source: Hadoop 3.5.0, "ResourceManager REST API's": Cluster Scheduler API (Capacity Scheduler); of what counts,
 ``DefaultResourceCalculator``, ``DominantResourceCalculator`` and ``AbstractLeafQueue``.

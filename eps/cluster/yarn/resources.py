@@ -1,4 +1,4 @@
-"""Containers that YARN grants: the resource manager of a job master that is an application master.  L2.
+"""Containers that YARN grants: the resource manager of a job master that is an application master.
 
 Five kinds of thread around one pure state (:mod:`eps.cluster.yarn.allocation`) and its lock, which nobody holds while
 another process is asked:

@@ -1,7 +1,7 @@
 """YARN's own web interface as a :class:`eps.cluster.yarn.facade.Client`: submit, ask after and end applications,
 without a JVM.
 
-L2.  Every ResourceManager serves it beside its web pages (``/ws/v1/cluster``), so ``HADOOP_CONF_DIR`` is all that is
+Every ResourceManager serves it beside its web pages (``/ws/v1/cluster``), so ``HADOOP_CONF_DIR`` is all that is
 needed.  Who the caller is, is said by name on a cluster without security, and proved by Kerberos on one with it
 (SPNEGO, by the package requests-kerberos).
 

@@ -1,4 +1,4 @@
-"""Room that nobody else seems to want, and room that is lacking, as far as an application master can tell.  Pure.  L2.
+"""Room that nobody else seems to want, and room that is lacking, as far as an application master can tell.  Pure.
 
 YARN tells an application of its headroom: what its user may still have of the queue's own share, and no more than is
 free.  Who waits for that is not told; and whoever is granted its application master asks for the rest only when that

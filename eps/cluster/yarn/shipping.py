@@ -1,4 +1,4 @@
-"""What containers on other hosts need of this one, packed: our own code, and a job's files.  L2.
+"""What containers on other hosts need of this one, packed: our own code, and a job's files.
 
 The same files give the same bytes, so that a packed file can be named by its digest and brought to the cluster once.
 """

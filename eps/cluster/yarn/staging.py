@@ -1,4 +1,4 @@
-"""The file systems that a job on YARN uses, and whether their addresses lead to one at all.  L3.
+"""The file systems that a job on YARN uses, and whether their addresses lead to one at all.
 
 A NameNode in safe mode, or one whose twin takes over, is waited for by whoever uses it.  An address that leads nowhere
 is none of these: who has mistyped it is to know within seconds, and which setting it was.

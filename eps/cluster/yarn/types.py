@@ -1,4 +1,4 @@
-"""What is said to and by YARN, as values.  L2, pure.
+"""What is said to and by YARN, as values.  Pure.
 
 Names of containers, applications and nodes are YARN's own texts (``container_1700000000000_0001_01_000002``,
 ``application_1700000000000_0001``, ``host:port``).  What EPS calls a container is the *request* here: YARN names a

@@ -1,4 +1,4 @@
-"""``python -m eps.job.yarn.am``: the job master as an application master.  L5.
+"""``python -m eps.job.yarn.am``: the job master as an application master.
 
 The same :class:`~eps.master.main.Master` as on one machine, with three things in other places: containers come from
 YARN, what the job's masters share (the log of their state, and where the latest of them listens) is in the cluster's

@@ -4,7 +4,7 @@ it.
 It takes the supervisor's place in the job's directory: it holds the lock that says that the job runs, notes where the
 job master listens, ends the application when its client asks or is gone, and fetches what the job has left when it has
 ended.  So every command works on such a job as on a local one.  The application does not need it: where it is killed,
-the job goes on, and the next command about the job starts another one.  L3.
+the job goes on, and the next command about the job starts another one.
 """
 
 from __future__ import annotations

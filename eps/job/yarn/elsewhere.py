@@ -1,4 +1,4 @@
-"""Jobs that were submitted from any machine, found by their applications.  L3.
+"""Jobs that were submitted from any machine, found by their applications.
 
 Where a job master listens, YARN tells; what its callers must prove to know lies where the job was staged, which only
 its user can read.  Both together make a directory with which a job is asked as if it had been started here.

@@ -1,4 +1,4 @@
-"""A job on YARN that is to end: the wish is noted in its directory, and stays until the application has ended.  L3.
+"""A job on YARN that is to end: the wish is noted in its directory, and stays until the application has ended.
 
 Whoever attends to the job (:mod:`eps.job.yarn.attendant`) tells YARN to end the application until it has.  A
 ResourceManager that does not answer may be away for long: nobody has to wait for it, and an attendant that is ended

@@ -1,4 +1,4 @@
-"""The end of a job on YARN, on the machine of whoever submitted it: what it has left is fetched, its end noted.  L3."""
+"""The end of a job on YARN, on the machine of whoever submitted it: what it has left is fetched, its end noted."""
 
 from __future__ import annotations
 

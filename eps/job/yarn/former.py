@@ -1,4 +1,4 @@
-"""The application that a job was before it is started again: two masters must never write the same checkpoints.  L3."""
+"""The application that a job was before it is started again: two masters must never write the same checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What YARN says of one application, asked again and again by whoever follows it.  L2."""
+"""What YARN says of one application, asked again and again by whoever follows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The logs of an application that runs, from the web servers of its nodes: a look takes no Java virtual machine.  L3.
+"""The logs of an application that runs, from the web servers of its nodes: a look takes no Java virtual machine.
 
 A node tells of the containers that it has, and of their logs in the form in which ``yarn logs`` prints them.  What
 ended, or is on a node that is gone, it does not tell: that comes with the command (:mod:`eps.job.yarn.logs`).

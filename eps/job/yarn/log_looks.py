@@ -1,4 +1,4 @@
-"""How often Hadoop's own command for logs is run, and how long it is waited for.  L2.
+"""How often Hadoop's own command for logs is run, and how long it is waited for.
 
 Each run begins a Java virtual machine.  The command asks for its ResourceManager for many minutes, and says nothing.
 """

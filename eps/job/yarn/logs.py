@@ -1,4 +1,4 @@
-"""What the containers of a job on YARN wrote, brought into the job's directory.  L3.
+"""What the containers of a job on YARN wrote, brought into the job's directory.
 
 ``yarn logs`` knows where they are: at the NodeManagers while the application runs, in the cluster's file system after
 it (log aggregation).  So ``eps logs`` shows a job on YARN as it shows a local one.  Whoever follows the logs of a job

@@ -1,4 +1,4 @@
-"""Applications of jobs that this machine knows nothing of, for who asks after such a job, or takes its name.  L3."""
+"""Applications of jobs that this machine knows nothing of, for who asks after such a job, or takes its name."""
 
 from __future__ import annotations
 

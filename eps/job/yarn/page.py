@@ -1,6 +1,6 @@
 """The page of one job, which YARN's proxy shows as the application's tracking URL: how far it is, and who is in it.
 
-It asks for nothing but itself and its figures by relative links, as the proxy wants it, and only reads.  L3.
+It asks for nothing but itself and its figures by relative links, as the proxy wants it, and only reads.
 """
 
 from __future__ import annotations

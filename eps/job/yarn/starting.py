@@ -1,7 +1,6 @@
 """Where a job on YARN is started: by an application of its own, or within the one that this process is the master of.
 
 Imports what it needs where it needs it: who starts a job of this machine asks only whether one of its name was on YARN.
-L3.
 """
 
 from __future__ import annotations

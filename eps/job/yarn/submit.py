@@ -1,4 +1,4 @@
-"""From a prepared job to an application on YARN: its files go to the cluster, and its master is asked for.  L3.
+"""From a prepared job to an application on YARN: its files go to the cluster, and its master is asked for.
 
 What jobs share is brought once and named by its content: our code, an environment's archive, prepared data.  What is
 a job's own lies in a folder of its own, which only its user can read: settings, token, and what its masters share.

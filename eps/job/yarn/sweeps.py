@@ -1,4 +1,4 @@
-"""Sweeps that are one application of YARN each, as directories on the client's machine know them.  L3.
+"""Sweeps that are one application of YARN each, as directories on the client's machine know them.
 
 ``hscheduler sweep --as one-application`` makes one under ``EPS_HOME/sweeps`` and follows the application; here is what
 becomes of it when nobody follows any more.  It has the files of a job's directory: ``lock`` for as long as somebody

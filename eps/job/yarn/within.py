@@ -1,4 +1,4 @@
-"""Jobs that share one application of YARN, on the side of its application master.  L3.
+"""Jobs that share one application of YARN, on the side of its application master.
 
 Each job's master is a process of the application master's container, forked by a supervisor as on one machine, and its
 workers and servers are containers of the application, which the job's master asks the application master for

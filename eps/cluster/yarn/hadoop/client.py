@@ -1,4 +1,4 @@
-"""Submitting applications and asking after them, with Hadoop's ``YarnClient``.  L2."""
+"""Submitting applications and asking after them, with Hadoop's ``YarnClient``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file system of the cluster, with Hadoop's own client: logs that last.  L2."""
+"""A file system of the cluster, with Hadoop's own client: logs that last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An application master's side of YARN, with Hadoop's synchronous ``AMRMClient`` and ``NMClient``.  L2.
+"""An application master's side of YARN, with Hadoop's synchronous ``AMRMClient`` and ``NMClient``.
 
 The asynchronous clients cannot be used: their handlers are abstract classes, which Python cannot extend.  What the
 synchronous one needs beyond its documentation:

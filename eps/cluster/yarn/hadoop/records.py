@@ -1,4 +1,4 @@
-"""Our values from Hadoop's records, and the other way round.  L2."""
+"""Our values from Hadoop's records, and the other way round."""
 
 from __future__ import annotations
 
