@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from eps.errors import EpsError, ProtocolError
 from eps.net.arrays.api import Message, ReplyTo
@@ -14,6 +15,16 @@ from eps.pb import data_pb2 as pb
 from eps.server.partition_store import PartitionStore
 
 logger = logging.getLogger(__name__)
+
+
+class Stage(Enum):
+    """How far an exchange is."""
+
+    #: Its parts are looked at, one after the other.
+    TAKING_IN = auto()
+    #: All were looked at once; some answers are missing.
+    WAITING = auto()
+    ANSWERED = auto()
 
 
 class PendingExchange:
@@ -46,7 +57,9 @@ class PendingExchange:
         self._missing = len(self._pushes) + len(self._pulls)
         if not self._missing or self._missing != len(pushes) + len(pulls):
             raise ProtocolError("an exchange has at least one part, and one push and one pull at most for a partition")
-        self._taken_in = self._hurried = self._answered = False
+        self._stage = Stage.TAKING_IN
+        #: A part was refused, so the others are not waited for.
+        self._hurried = False
         self._requests: list[PushRequest] = []
         self._answer: Message | None = None
 
@@ -65,7 +78,7 @@ class PendingExchange:
                 self._hurried = True
             self._pulls[answer.partition] = answer
         self._missing -= 1
-        if self._taken_in:
+        if self._stage is Stage.WAITING:
             self._maybe_answer()
 
     def refuse_others(self, pushes: Sequence[PushPart], pulls: Sequence[PullPart], refusal: pb.Refusal) -> None:
@@ -77,13 +90,13 @@ class PendingExchange:
 
     def taken_in(self) -> None:
         """Every part has been looked at once."""
-        self._taken_in = True
+        self._stage = Stage.WAITING
         self._maybe_answer()
 
     def _maybe_answer(self) -> None:
-        if self._answered or (self._missing and not self._hurried):
+        if self._missing and not self._hurried:
             return
-        self._answered = True
+        self._stage = Stage.ANSWERED
         for request in self._requests if self._missing else ():
             if self._pushes[request.part.partition] is None:
                 # Its memory is the worker's again as soon as the answer has left.
