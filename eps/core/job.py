@@ -318,8 +318,8 @@ class Job:
                     self.out.add(self.checkpoints.unusable(checkpoint, message, now_s))
                     self.recovery.unreadable(report)
             case m.Inventory():
-                self.recovery.hear(report)
                 if membership is not None:
+                    self.out.send(self.recovery.hear(report, membership))
                     for results in report.results:
                         self.progress.hear(results, membership.incarnation, now_s)
             case m.CheckpointPartWritten() | m.CheckpointPartFailed() | m.CheckpointPartWaits():
@@ -454,7 +454,7 @@ class Job:
         if recovery.must_ask:
             if self.plans.flight.uncommitted is not None:
                 self._abort(self.plans.flight.uncommitted, recovery.must_ask)
-            self.out.send(recovery.begin(before, bool(self.members.unacked)))
+            self.out.send(recovery.begin(before, bool(self.members.unacked), self.progress.completed))
         inquiry = recovery.inquiry
         if inquiry is None:
             return

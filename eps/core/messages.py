@@ -347,6 +347,8 @@ class TakeInventory:
     """Members were lost: say what you hold.  Answered with ``Inventory``."""
 
     recovery: int
+    #: The first clock of which the job master lacks results.
+    from_clock: int
 
 
 Order = (

@@ -195,11 +195,12 @@ class LatestResults:
         while len(self._found) > MOST_CLOCKS:
             del self._found[min(self._found)]
 
-    def reports(self, name: MemberId, incarnation: int) -> tuple[m.ClockReported, ...]:
-        """Return everything as reports of ``name``, one for each clock, ascending."""
+    def reports(self, name: MemberId, incarnation: int, from_clock: int) -> tuple[m.ClockReported, ...]:
+        """Return everything from ``from_clock`` on as reports of ``name``, one for each clock, ascending."""
         return tuple(
             m.ClockReported(name, clock, tuple(results.values()), incarnation)
             for clock, results in sorted(self._found.items())
+            if clock >= from_clock
         )
 
     def clear(self) -> None:

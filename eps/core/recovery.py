@@ -39,6 +39,8 @@ class Inquiry:
     must_go_back: bool = False
     #: Who could not read it, and why.
     unreadable: str = ""
+    #: The first clock of which the job master lacks results.
+    from_clock: int = 0
 
     def survivors(self, before: Membership) -> tuple[MemberId, ...]:
         """Return the members of ``before`` that are left."""
@@ -49,10 +51,19 @@ class Inquiry:
         silent = tuple(name for name in self.survivors(before) if name not in self.inventories)
         return silent + tuple(name for name, address in self.newcomers.items() if address is None)
 
+    def asked(self, before: Membership) -> tuple[MemberId, ...]:
+        """Return the members whose answers are due: the workers first, and the servers once all workers have answered.
+
+        A worker that has answered reads nothing more.  So a server that answers after it holds all that was read: asked
+        at once, it could answer before a push completes a clock which a worker reads before that one answers.
+        """
+        silent = tuple(name for name in self.survivors(before) if name not in self.inventories)
+        return tuple(name for name in silent if name in before.workers) or silent
+
     def orders(self, before: Membership) -> list[tuple[MemberId, m.Order]]:
-        """Return the question for the members that have not answered."""
-        order = m.TakeInventory(self.number)
-        return [(name, order) for name in self.survivors(before) if name not in self.inventories]
+        """Return the question for the members whose answers are due."""
+        order = m.TakeInventory(self.number, self.from_clock)
+        return [(name, order) for name in self.asked(before)]
 
     def hear(self, inventory: m.Inventory) -> None:
         """Take an answer in; one to an earlier question says too little."""
@@ -79,10 +90,11 @@ class RestorePoint:
 def take_over(before: Membership, inquiry: Inquiry, settings: CoreSettings) -> Membership | None:
     """Return the membership without the lost members, or None where the only copy of a partition went with them.
 
-    Under BSP it holds from the first clock that some partition lacks.  No survivor is beyond it: who computes clock c
-    has read every partition at c.  A member that leaves by a committed plan is not asked: the membership takes its
-    splits away at once, and what it pushed of them counts where it arrived.  It is not beyond that clock either: a plan
-    is committed when its receivers have all that was served before, and from then on nothing is served that they lack.
+    Under BSP it holds from the first clock that some partition lacks.  No survivor is beyond it: a worker that
+    computes clock c has read every partition at c, and the servers answered after the workers.  A member that
+    leaves by a committed plan is not asked: the membership takes its splits away at once, and what it pushed of
+    them counts where it arrived.  It is not beyond that clock either: a plan is committed when its receivers have
+    all that was served before, and from then on nothing is served that they lack.
 
     Parameters
     ----------
@@ -353,8 +365,8 @@ class Recovery:
 
     # ---- the inquiry
 
-    def begin(self, before: Membership, unacked: bool) -> list[tuple[MemberId, m.Order]]:
-        """Return the question to the members that are left, after more were lost or could not read a checkpoint.
+    def begin(self, before: Membership, unacked: bool, completed: int) -> list[tuple[MemberId, m.Order]]:
+        """Return the first questions, after more members were lost or one could not read a checkpoint.
 
         Parameters
         ----------
@@ -362,6 +374,8 @@ class Recovery:
             The newest one.
         unacked : bool
             Some member may not have it yet.
+        completed : int
+            The first clock of which the job master lacks results.
         """
         last = self.inquiry or Inquiry(0)
         # Some may not have gone back yet: then what members hold is of two incarnations.
@@ -374,6 +388,7 @@ class Recovery:
             roles=last.roles,
             must_go_back=last.must_go_back or half_back or bool(self._unreadable),
             unreadable=self._unreadable or last.unreadable,
+            from_clock=completed,
         )
         self.must_ask, self._lost, self._unreadable = "", {}, ""
         return self.orders(before)
@@ -382,10 +397,13 @@ class Recovery:
         """Return the questions that are not answered."""
         return self.inquiry.orders(before) if self.inquiry is not None else []
 
-    def hear(self, inventory: m.Inventory) -> None:
-        """Take an answer in."""
-        if self.inquiry is not None:
-            self.inquiry.hear(inventory)
+    def hear(self, inventory: m.Inventory, before: Membership) -> list[tuple[MemberId, m.Order]]:
+        """Take an answer in; return the questions that may follow it."""
+        if self.inquiry is None:
+            return []
+        asked = self.inquiry.asked(before)
+        self.inquiry.hear(inventory)
+        return [(name, order) for name, order in self.inquiry.orders(before) if name not in asked]
 
     def is_newcomer(self, name: MemberId) -> bool:
         """Return whether the recovery waits for a member that was requested for it."""

@@ -282,9 +282,12 @@ class ServerState:
                     self._take_over(state, membership, event.plan_id, out)
                 else:
                     self._follow_owner(state, membership, event.plan_id, out)
-            if membership.takes_over and self.name not in membership.servers:
-                # Who leaves is not asked what it has, and may be the only one that knows what a lost worker measured.
-                out.extend(s.ReportToMaster(r) for r in self._results.reports(self.name, self.incarnation))
+            if membership.takes_over:
+                # A server that leaves was not asked.  One that stays may have got a push of a lost worker since it
+                # answered: its heir finds that there is nothing left to do, and reports nothing.
+                from_clock = membership.from_clock if self.name in membership.servers else self.settings.first_clock
+                reports = self._results.reports(self.name, self.incarnation, from_clock)
+                out.extend(s.ReportToMaster(report) for report in reports)
         out.append(s.ReportToMaster(m.MembershipAcked(self.name, membership.version)))
         for state in list(self.partitions.values()):
             if event.plan_id and state.plan_id == event.plan_id and state.holding is Holding.OWNER:
@@ -452,8 +455,11 @@ class ServerState:
             out.append(s.ReportToMaster(replace(report, name=self.name)))
         self._results.add(report)
 
-    def inventory(self, recovery: int) -> m.Inventory:
-        """Return what this server holds, for the master; until it has decided who takes over, nothing is given up."""
+    def inventory(self, recovery: int, from_clock: int) -> m.Inventory:
+        """Return what this server holds, and the results that it knows from ``from_clock`` on, for the master.
+
+        Until the master has decided who takes over, nothing is given up.
+        """
         self._asked = max(self._asked, recovery)
         return m.Inventory(
             self.name,
@@ -463,7 +469,7 @@ class ServerState:
                 for partition, state in sorted(self.partitions.items())
                 if not state.dropped
             ),
-            results=self._results.reports(self.name, self.incarnation),
+            results=self._results.reports(self.name, self.incarnation, from_clock),
         )
 
     def clock_list(self) -> dict[MemberId, int]:

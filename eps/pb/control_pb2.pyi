@@ -462,10 +462,12 @@ class Shutdown(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class TakeInventory(_message.Message):
-    __slots__ = ("recovery",)
+    __slots__ = ("recovery", "from_clock")
     RECOVERY_FIELD_NUMBER: _ClassVar[int]
+    FROM_CLOCK_FIELD_NUMBER: _ClassVar[int]
     recovery: int
-    def __init__(self, recovery: _Optional[int] = ...) -> None: ...
+    from_clock: int
+    def __init__(self, recovery: _Optional[int] = ..., from_clock: _Optional[int] = ...) -> None: ...
 
 class Order(_message.Message):
     __slots__ = ("update_lists", "update_membership", "grant_horizon", "send_partitions", "send_splits", "abort_plan", "release_plan", "shutdown", "load_splits", "take_inventory", "take_checkpoint", "welcome", "generation", "step")

@@ -85,9 +85,9 @@ class ServerShell:
                     self._commands.forget(plan_id)
                     known = self._state.membership
                 self._peers.keep(() if known is None else known.addresses.values())
-            case m.TakeInventory(recovery):
+            case m.TakeInventory(recovery, from_clock):
                 with self._lock:
-                    self._report(self._state.inventory(recovery))
+                    self._report(self._state.inventory(recovery, from_clock))
             case m.TakeCheckpoint(checkpoint_id, clock):
                 self._writer.order(order)
                 self._take(s.CheckpointOrdered(checkpoint_id, clock))

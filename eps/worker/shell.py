@@ -187,7 +187,7 @@ class WorkerShell:
                 for split in splits:
                     if self._is_new(plan_id, split):
                         self._transfers.load(plan_id, split)
-            case m.TakeInventory(recovery):
+            case m.TakeInventory(recovery, _):
                 with self._wakeup.lock:
                     inventory = self.state.inventory(recovery)
                 self._report(inventory)

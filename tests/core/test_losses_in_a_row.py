@@ -85,7 +85,7 @@ def test_what_a_server_forgot_when_it_gave_a_partition_up_it_does_not_claim_to_h
     server.step(s.PushArrived("half", 0, 1, (0,)))
     taken = replace(second, version=3, from_clock=1, split_clocks=(1, 1), recovery=1)
     server.step(s.MembershipArrived(1, taken))
-    held = next(p for p in server.inventory(2).partitions if p.partition == 0)
+    held = next(p for p in server.inventory(2, 0).partitions if p.partition == 0)
     assert (held.next_clock, held.oldest_clock) == ((1, 1), 1)
 
 

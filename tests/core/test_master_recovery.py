@@ -82,25 +82,32 @@ def test_questions_and_the_answer_to_them_are_said_again_until_heard() -> None:
     master.report(master.inventory("worker-1"))
     master.sent(object)
     master.tick()
-    asked = {to for to, _ in master.sent(m.TakeInventory)}
-    master.answer_inventories()
+    workers = {to for to, _ in master.sent(m.TakeInventory)}
+    master.report(master.inventory("worker-3"))
+    master.report(master.inventory("server-2"))
+    master.sent(object)
+    master.tick()
+    servers = {to for to, _ in master.sent(m.TakeInventory)}
+    master.report(master.inventory("server-1"))
     master.report(m.MembershipAcked("worker-1", 2))
     master.sent(object)
 
     master.tick()
 
-    assert asked == {"worker-3", "server-1", "server-2"}
+    assert (workers, servers) == ({"worker-3"}, {"server-1"})
     assert {to for to, _ in master.sent(m.UpdateMembership)} == {"worker-3", "server-1", "server-2"}
 
 
 def test_member_that_connects_during_a_recovery_is_asked_again() -> None:
     master = running()
     master.lose("worker-2")
+    for name in ("worker-1", "worker-3"):
+        master.report(master.inventory(name))
     master.sent(object)
 
     master.register("server-1")
 
-    assert ("server-1", m.TakeInventory(1)) in [(to, order) for to, order in master.sent(m.TakeInventory)]
+    assert ("server-1", m.TakeInventory(1, 0)) in [(to, order) for to, order in master.sent(m.TakeInventory)]
 
 
 def test_results_that_servers_remember_are_recorded() -> None:

@@ -162,8 +162,14 @@ def test_job_that_loses_a_member_asks_everybody_else_what_is_left(name: str) -> 
     master.lose(name)
 
     assert master.state.state is JobState.RUNNING
-    survivors = {n for n in master.membership.members if n != name}
-    assert {to for to, _ in master.sent(m.TakeInventory)} == survivors
+    workers, servers = (
+        {n for n in names if n != name} for names in (master.membership.workers, master.membership.servers)
+    )
+    assert {to for to, _ in master.sent(m.TakeInventory)} == workers
+    for worker in workers:
+        assert not master.sent(m.TakeInventory)
+        master.report(master.inventory(worker))
+    assert {to for to, _ in master.sent(m.TakeInventory)} == servers
 
 
 def test_newcomer_lost_after_commit_is_taken_over_from_and_its_plan_goes_on() -> None:

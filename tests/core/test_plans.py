@@ -212,18 +212,19 @@ def test_a_recovery_asks_the_rest_and_ends_with_a_membership() -> None:
     recovery = Recovery(0)
     lose(recovery, "worker-1", 10.0)
     assert recovery.must_ask == "worker-1 ended unexpectedly: crashed"
-    asked = [name for name, _ in recovery.begin(JOB, False)]
-    assert asked == ["worker-2", "worker-3", *SERVERS] and not recovery.must_ask
+    asked = [name for name, _ in recovery.begin(JOB, False, 7)]
+    assert asked == ["worker-2", "worker-3"] and not recovery.must_ask
     lose(recovery, "worker-2", 11.0)
-    recovery.begin(JOB, False)
+    recovery.begin(JOB, False, 7)
     recovery.add("worker-4", Role.WORKER)
     recovery.validate()
-    assert [name for name, _ in recovery.orders(JOB)] == ["worker-3", *SERVERS]
-    recovery.hear(m.Inventory("worker-3", 1))
-    recovery.hear(m.Inventory("server-1", 2))
-    assert [name for name, _ in recovery.orders(JOB)] == ["worker-3", "server-2"], (
-        "an answer to the first says too little"
-    )
+    question = m.TakeInventory(2, 7)
+    assert recovery.orders(JOB) == [("worker-3", question)]
+    assert recovery.hear(m.Inventory("worker-3", 1), JOB) == []
+    assert recovery.orders(JOB) == [("worker-3", question)], "an answer to the first says too little"
+    assert recovery.hear(m.Inventory("worker-3", 2), JOB) == [(name, question) for name in SERVERS]
+    assert recovery.hear(m.Inventory("server-1", 2), JOB) == [], "the other was asked already"
+    assert recovery.orders(JOB) == [("server-2", question)]
     assert recovery.is_newcomer("worker-4") and recovery.registered("worker-4", Address("w4", 1))
     after = replace(JOB, version=2, workers=("worker-3",), split_clocks=(3,) * 6)
     recovery.end(JOB, after, 3, 12.0)
@@ -334,7 +335,7 @@ def test_validate_finds_evictions_that_cannot_be(break_it: str) -> None:
 def test_validate_finds_recoveries_that_cannot_be(break_it: str) -> None:
     recovery = Recovery(0)
     lose(recovery, "worker-1", 10.0)
-    recovery.begin(JOB, False)
+    recovery.begin(JOB, False, 7)
     recovery.add("worker-4", Role.WORKER)
     recovery.validate()
     assert recovery.inquiry is not None
@@ -362,7 +363,7 @@ def test_a_silent_member_counts_against_the_job_when_its_container_ended_by_itse
             lose(recovery, "worker-1", INCIDENT_S * number, silent=True)
             assert not recovery.fatal
             recovery.container_ended("c-worker-1", 0, INCIDENT_S * number, taken=taken, starts=False)
-            recovery.begin(JOB, False)
+            recovery.begin(JOB, False, 7)
         fatal.append(bool(recovery.fatal))
 
     assert fatal == [True, False]
@@ -372,7 +373,7 @@ def test_a_loss_that_ends_the_job_is_not_recovered_from() -> None:
     recovery = Recovery(0)
     for number in range(MOST_INCIDENTS - 1):
         lose(recovery, "worker-1", INCIDENT_S * number)
-        recovery.begin(JOB, False)
+        recovery.begin(JOB, False, 7)
     lose(recovery, "worker-2", INCIDENT_S * MOST_INCIDENTS)
 
     assert recovery.fatal.startswith("worker-2 ended unexpectedly: crashed; ") and not recovery.must_ask

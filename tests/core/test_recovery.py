@@ -84,9 +84,24 @@ def test_everybody_who_is_left_is_asked_until_it_has_answered() -> None:
     asked = [name for name, _ in recovery.orders(before)]
     recovery.hear(m.Inventory("worker-1", 3, 19))
 
-    assert asked == [n for n in before.members if n != "server-2"]
+    assert asked == list(before.workers)
     assert "worker-1" not in recovery.missing(before)
     assert [name for name, _ in recovery.orders(before)] == asked[1:]
+    for name in asked[1:]:
+        recovery.hear(m.Inventory(name, 3, 19))
+    assert [name for name, _ in recovery.orders(before)] == [n for n in before.servers if n != "server-2"]
+    assert recovery.missing(before) == recovery.asked(before)
+
+
+def test_servers_are_asked_once_no_worker_reads_any_more() -> None:
+    """Asked before, an owner could answer, complete a clock that a worker reads then, and count as behind."""
+    before, recovery = membership(), Inquiry(3, {"worker-1": "signal 9"})
+    workers = [name for name in before.workers if name != "worker-1"]
+    for name in workers:
+        assert not {to for to, _ in recovery.orders(before)} & set(before.servers)
+        recovery.hear(m.Inventory(name, 3, 19))
+
+    assert recovery.asked(before) == before.servers
 
 
 @pytest.mark.parametrize(

@@ -78,14 +78,14 @@ def test_grant_that_says_more_than_the_last_one_is_said_again_soon() -> None:
 
 
 def test_what_another_master_said_is_due_at_once() -> None:
-    repeats, order = Repeats(), m.TakeInventory(1)
+    repeats, order = Repeats(), m.TakeInventory(1, 0)
     repeats.note("worker-1", order, 0.0)
     repeats.reset()
     assert repeats.due([("worker-1", order)], 0.0)
 
 
 def test_member_that_connects_again_and_again_is_told_as_soon_as_any_other() -> None:
-    repeats, order = Repeats(), m.TakeInventory(1)
+    repeats, order = Repeats(), m.TakeInventory(1, 0)
     for at_s in (0.0, 0.4, 0.8, 1.2):
         repeats.reset("worker-1")
         repeats.note("worker-1", order, at_s)

@@ -437,7 +437,7 @@ def test_inventory_says_what_is_here_and_what_was_measured() -> None:
     result = (m.SplitResult(2, 1, 0.5),)
     server.step(s.ResultsArrived(m.ClockReported("worker-2", 0, result)))
 
-    found = server.state.inventory(4)
+    found = server.state.inventory(4, 0)
 
     assert (found.name, found.recovery) == (S1, 4)
     assert [(h.partition, h.holding, h.next_clock, h.oldest_clock) for h in found.partitions] == [
@@ -445,6 +445,28 @@ def test_inventory_says_what_is_here_and_what_was_measured() -> None:
         (1, Holding.OWNER, (0, 0, 0), 0),
     ]
     assert found.results == (m.ClockReported(S1, 0, result),)
+
+
+def test_inventory_leaves_out_results_that_the_master_has() -> None:
+    server = owner()
+    for clock in range(3):
+        server.step(s.ResultsArrived(m.ClockReported("worker-2", clock, (m.SplitResult(2, 1, 0.5),))))
+
+    assert [report.clock for report in server.state.inventory(1, 1).results] == [1, 2]
+
+
+def test_what_a_lost_worker_pushed_after_the_inventory_is_told_when_others_take_over() -> None:
+    """Its heir is told that the clock is complete, and measures nothing: the master would wait for the result."""
+    server = owner()
+    server.push(0, 0, 1)
+    server.state.inventory(1, 0)
+    result = (m.SplitResult(2, 1, 0.5),)
+    assert server.step(s.ResultsArrived(m.ClockReported("worker-3", 0, result))) == []
+    server.push(0, 2)
+
+    found = server.step(s.MembershipArrived(0, takeover(2, (S1, S1), clock=0)))
+
+    assert s.ReportToMaster(m.ClockReported(S1, 0, result)) in found
 
 
 def test_inventory_does_not_name_what_was_dropped_nor_a_version_that_did_not_come() -> None:
@@ -455,12 +477,12 @@ def test_inventory_does_not_name_what_was_dropped_nor_a_version_that_did_not_com
         server.step(s.MembershipArrived(1, membership(2, (S2, S1))))
     donor.step(s.PlanReleaseOrdered(1))
 
-    assert [h.partition for h in donor.state.inventory(1).partitions] == [1]
-    assert [(h.partition, h.oldest_clock) for h in taker.state.inventory(1).partitions] == [(0, 0)]
+    assert [h.partition for h in donor.state.inventory(1, 0).partitions] == [1]
+    assert [(h.partition, h.oldest_clock) for h in taker.state.inventory(1, 0).partitions] == [(0, 0)]
     taker.push(0, *ALL)
-    assert [h.oldest_clock for h in taker.state.inventory(1).partitions] == [0]
+    assert [h.oldest_clock for h in taker.state.inventory(1, 0).partitions] == [0]
     taker.push(1, *ALL)
-    assert [h.oldest_clock for h in taker.state.inventory(1).partitions] == [1]
+    assert [h.oldest_clock for h in taker.state.inventory(1, 0).partitions] == [1]
 
 
 def test_nothing_is_given_up_between_an_inventory_and_the_membership_that_follows_from_it() -> None:
@@ -470,7 +492,7 @@ def test_nothing_is_given_up_between_an_inventory_and_the_membership_that_follow
     taker.snapshot(clock=0, sequence=0)
     donor.step(s.MembershipArrived(1, membership(2, (S2, S1))))
     for server in (donor, taker):
-        server.state.inventory(3)
+        server.state.inventory(3, 0)
 
     ignored = donor.step(s.PlanReleaseOrdered(1)), taker.step(s.PlanAborted(1))
     donor.step(s.MembershipArrived(0, takeover(3, (S1, S1))))
@@ -502,7 +524,7 @@ def test_incarnation_begins_with_the_checkpoint_and_forgets_what_was_before(hold
     assert [(v.clocks.completed, v.clocks.applied, v.clocks.duplicates_refused) for v in state.partitions.values()] == [
         (3, 9, 1)
     ] * 2
-    assert state.incarnation == 1 and not state.inventory(3).results
+    assert state.incarnation == 1 and not state.inventory(3, 0).results
     assert all(v.sequence == 1 << INCARNATION_BITS for v in state.partitions.values())
 
 

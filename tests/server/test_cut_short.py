@@ -90,7 +90,7 @@ class Servers:
         return second
 
     def inventory(self, number: int, *names: str) -> dict[str, m.Inventory]:
-        return {name: self.shells[name]._state.inventory(number) for name in names}
+        return {name: self.shells[name]._state.inventory(number, 0) for name in names}
 
     def close(self) -> None:
         self.open.set()

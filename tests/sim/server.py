@@ -113,8 +113,8 @@ class SimServer(SimProcess):
                 self.step(s.PlanAborted(plan_id))
             case m.ReleasePlan(plan_id):
                 self.step(s.PlanReleaseOrdered(plan_id))
-            case m.TakeInventory(recovery):
-                self.report(self.state.inventory(recovery))
+            case m.TakeInventory(recovery, from_clock):
+                self.report(self.state.inventory(recovery, from_clock))
             case m.TakeCheckpoint(checkpoint_id, clock):
                 if checkpoint_id > self._checkpoint:
                     self._checkpoint, self._said = checkpoint_id, {}
