@@ -195,9 +195,9 @@ class TrainingLoop:
         self._plane = plane
         self._report = report
         self._round: Round | None = None
-        #: Of the clock that follows: its parameters as far as they have come, and what was computed with them; and the
-        #: incarnation that they are of.
-        self._next: tuple[int, Computation] | None = None
+        #: Of the clock that follows: its parameters as far as they have come, and what was computed with them; and when
+        #: they began to come.
+        self._next: tuple[Begun, Computation] | None = None
         #: Since when there has been nothing to do.
         self._idle_s: float | None = None
 
@@ -321,15 +321,16 @@ class TrainingLoop:
     def _coming(self, clock: int, current: Round) -> Computation:
         """Return where the parameters of a clock go: with what has come of them already, where that began before.
 
-        Under BSP a version has the same bits on every server, so members that are lost meanwhile change nothing of it.
+        What had come in part when members were lost is read again: a new owner may have an earlier version, and has
+        this one only when all have pushed to it again.
         """
-        incarnation, found = self._next or (0, None)
-        if found is not None and incarnation == current.begun.incarnation and self.program.is_for(found, clock):
-            if found.complete or self.state.settings.bsp:
+        if self._next is not None and self.program.is_for(self._next[1], clock):
+            begun, found = self._next
+            was_read = found.complete and self.state.read_clock >= clock
+            if begun == current.begun or (was_read and begun.incarnation == current.begun.incarnation):
                 return found
-        begun = self.program.begin(clock, current.begun.epoch)
-        self._next = current.begun.incarnation, begun
-        return begun
+        self._next = current.begun, self.program.begin(clock, current.begun.epoch)
+        return self._next[1]
 
     def _compute(self, current: Round) -> float | None:
         """Compute; keep what was computed, and go on to push it."""
