@@ -375,7 +375,9 @@ class Progress:
         return max(self.settings.first_clock, min(cap, max(self.fastest, self.completed) + ahead))
 
 
-def pause_and_slowdown(completed_s: Sequence[float], begin_s: float, end_s: float) -> tuple[float, float]:
+def pause_and_slowdown(
+    completed_s: Sequence[float], begin_s: float, end_s: float, went_back_s: Sequence[float] = ()
+) -> tuple[float, float]:
     """Return what a plan cost the iterations, in seconds.
 
     Parameters
@@ -384,6 +386,8 @@ def pause_and_slowdown(completed_s: Sequence[float], begin_s: float, end_s: floa
         Times at which consecutive iterations were complete, ascending.
     begin_s, end_s : float
         The plan's life, from proposed to released.
+    went_back_s : sequence of float
+        When the job went back to a checkpoint: an interval across such a time is none of the plan's doing.
 
     Returns
     -------
@@ -402,5 +406,9 @@ def pause_and_slowdown(completed_s: Sequence[float], begin_s: float, end_s: floa
         return 0.0, 0.0
     before = sorted(b - a for a, b in pairwise(completed_s[max(0, first - USUAL_CLOCKS) : first + 1]))
     usual_s = before[len(before) // 2] if before else 0.0
-    excess = [min(b - a - usual_s, b - begin_s) for a, b in during]
-    return max(0.0, max(excess)), max(0.0, sum(excess))
+    excess = [
+        min(b - a - usual_s, b - begin_s)
+        for a, b in during
+        if not any(max(a, begin_s) < back_s <= b for back_s in went_back_s)
+    ]
+    return max(0.0, max(excess, default=0.0)), max(0.0, sum(excess))

@@ -150,12 +150,14 @@ def _eviction_entry(eviction: evictions.Eviction) -> dict[str, Any]:
     }
 
 
-def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict[str, Any]:
+def change_entry(
+    plan: Plan, completed_s: Sequence[float], now_s: float, went_back_s: Sequence[float] = ()
+) -> dict[str, Any]:
     """Return one change of size: what was asked, how it went, what it cost."""
     asked_s = plan.reached_s[Phase.QUEUED]
     begin_s = plan.reached_s.get(Phase.PROPOSED, asked_s)
     ended = plan.reached_s.get(Phase.RELEASED, plan.reached_s.get(Phase.ABORTED, now_s))
-    pause_s, slowdown_s = pause_and_slowdown(completed_s, begin_s, ended)
+    pause_s, slowdown_s = pause_and_slowdown(completed_s, begin_s, ended, went_back_s)
     return {
         "plan_id": plan.plan_id,
         "operation": str(plan.change.operation),
@@ -181,6 +183,10 @@ def change_entry(plan: Plan, completed_s: Sequence[float], now_s: float) -> dict
     }
 
 
+def _went_back_s(state: Job) -> list[float]:
+    return [back.at_s for back in state.recovery.goings_back]
+
+
 def _asked_by(plan: Plan) -> str:
     """Return who asked for a change: the job itself, the scheduler of its queue, or a user."""
     if plan.purpose.own:
@@ -201,7 +207,7 @@ def live_entry(state: Job, plan: Plan, now_s: float) -> dict[str, Any]:
     if driver is not None and not plan.ended:
         waits_for = driver.waits_for() if driver.plan is plan else f"plan {driver.plan.plan_id}"
     waited_s = round(now_s - max(plan.reached_s.values()), 6)
-    found = change_entry(plan, state.progress.history.completed_s, now_s)
+    found = change_entry(plan, state.progress.history.completed_s, now_s, _went_back_s(state))
     return {**found, "waits_for": waits_for, "waited_s": waited_s}
 
 
@@ -245,7 +251,7 @@ def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict
         ],
         "plan": next((live_entry(state, p, now_s) for p in live if p.phase is not Phase.QUEUED), None),
         "queued": [live_entry(state, p, now_s) for p in live if p.phase is Phase.QUEUED],
-        "changes": [change_entry(p, completed_s, now_s) for p in recent if p.ended],
+        "changes": [change_entry(p, completed_s, now_s, _went_back_s(state)) for p in recent if p.ended],
         "losses": [loss_entry(loss) for loss in state.recovery.losses[-MOST_CHANGES:]],
         "went_back": [went_back_entry(back) for back in state.recovery.goings_back[-MOST_CHANGES:]],
         # Why no member takes over from those that were lost.
@@ -338,6 +344,9 @@ def report(
     metrics: dict[str, Any] = {"train_loss": number(final.loss) if final else None}
     if test_metrics:
         metrics["test"] = {name: number(value) for name, value in test_metrics.items()}
+    elif (evaluated := state.progress.evaluated) is not None:
+        # It ended early: the best that is known, as its status said.
+        metrics["test"] = metrics_of(runtime, evaluated)
     return {
         "name": runtime.name,
         "state": str(state.state),
@@ -346,7 +355,7 @@ def report(
         "metrics": metrics,
         "history": [history_entry(runtime, record, started_s) for record in history],
         "model_sha256": model_sha256,
-        "changes": [change_entry(p, completed_s, now_s) for p in state.plans.all.values()],
+        "changes": [change_entry(p, completed_s, now_s, _went_back_s(state)) for p in state.plans.all.values()],
         "losses": [loss_entry(loss) for loss in state.recovery.losses],
         "went_back": [went_back_entry(back) for back in state.recovery.goings_back],
         "evictions": evictions_entry(state),

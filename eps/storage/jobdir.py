@@ -52,6 +52,8 @@ MASTER_FILE = "master.json"
 #: Of a job whose supervisor was killed.
 LOST = End("killed", NO_WORD, is_lost=True)
 TOKEN_BYTES = 16
+#: Room on the disk that a job keeps while it runs, so that how it ended can be noted where the disk is full.
+RESERVE_BYTES = 256 << 10
 #: A millisecond lies between two of them: a process that settles a job has its lock for about as long as a disk takes.
 LOCK_ATTEMPTS = 100
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -192,6 +194,8 @@ class JobDir:
     master_json = _File(MASTER_FILE)
     #: The job's status of a second ago; there only while the job runs: at its end the record has it.
     status_json = _File("status.json")
+    #: Room for the record of the end where the disk is full by then; there only while the job runs.
+    reserve = _File("reserve")
     #: That a job on YARN is to end, until it has; see :mod:`eps.job.yarn.ending`.
     ending_json = _File("ending.json")
     #: What the job master decided.
@@ -294,6 +298,8 @@ class JobDir:
         if record.former is not None:
             _drop_results(self)
         write_record(self.job_json, record.changed(yarn, former=None, **changes))
+        with suppress(OSError), self.reserve.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
     def close(self, end: End, pid: int = 0) -> Record:
         """Note how the job ended, and remove what only a running job has; the caller holds the job's lock.
@@ -315,6 +321,7 @@ class JobDir:
             self.master_json.unlink()
         for folder in (self.containers, self.sockets):
             shutil.rmtree(folder, ignore_errors=True)
+        self.reserve.unlink(missing_ok=True)
         write_record(self.job_json, record)
         # The figures are in the record by now.
         with suppress(OSError):

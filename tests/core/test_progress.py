@@ -206,6 +206,14 @@ def test_faster_iterations_afterwards_make_up_for_slow_ones_and_never_count_belo
     assert slowdown_s == 0.0
 
 
+def test_going_back_after_a_change_costs_the_change_nothing() -> None:
+    """The iterations during the change are gone; they were done again later."""
+    completed_s = [1.0, 2.0, 3.0, 4.0, 30.0, 31.0]
+    assert pause_and_slowdown(completed_s, 4.2, 5.0) == pytest.approx((25.0, 25.0))
+    assert pause_and_slowdown(completed_s, 4.2, 5.0, [20.0]) == (0.0, 0.0)
+    assert pause_and_slowdown(completed_s, 29.0, 30.5, [20.0]) == pytest.approx((1.0, 1.0)), "it began later"
+
+
 def test_plan_before_the_first_iteration_cost_nothing() -> None:
     assert pause_and_slowdown([], 0.0, 1.0) == (0.0, 0.0)
     assert pause_and_slowdown([5.0], 0.0, 1.0) == (0.0, 0.0)

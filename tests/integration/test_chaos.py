@@ -28,7 +28,7 @@ from tools.chaos.run import COMMAND, Chaos, ChaosRequest, Undisturbed, optimizer
 #: Some 60 iterations a second on one core, so that several are left between two events.
 JOB = {
     "data": "sklearn:digits", "model": "softmax", "iterations": 100, "workers": 2, "servers": 3,
-    "member_timeout_s": 1.5, "learning_rate": 0.01,
+    "member_timeout_s": 1.5, "learning_rate": 0.01, "stretch_s": 0.01,
 }  # fmt: skip
 
 

@@ -87,10 +87,13 @@ def test_supervisor_that_hangs_is_told_in_the_status_while_training_goes_on(home
 
 
 def test_kill_ends_the_job_and_says_so(home: Path) -> None:
-    with eps.Job.start(name="killed", workers=2, servers=1, **ENDLESS) as job:
-        wait_for_clock(job, 1)
+    with eps.Job.start(name="killed", workers=2, servers=1, test=0.2, **ENDLESS) as job:
+        wait_for(lambda: job.status()["metrics"], TIMEOUT_S, "the test data to be evaluated")
         job.kill()
-        assert job.wait(TIMEOUT_S)["state"] == "killed"
+        report = job.wait(TIMEOUT_S)
+    assert report["state"] == "killed"
+    measured = report["metrics"]["test"]
+    assert measured["accuracy"] > 0 and job.status()["metrics"] == measured, "the last that was measured"
 
 
 def test_a_job_that_was_only_just_started_is_killed_in_order(home: Path) -> None:

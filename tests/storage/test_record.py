@@ -12,7 +12,7 @@ import pytest
 from eps.errors import StorageError
 from eps.job.status import ended_status
 from eps.storage.atomic import with_checksum
-from eps.storage.jobdir import JobDir, create_job_dir
+from eps.storage.jobdir import RESERVE_BYTES, JobDir, create_job_dir
 from eps.storage.record import NO_WORD, End, Phase, Record, YarnPart, read_record, write_record
 
 RUNTIME = with_checksum({"spec": {"on": "local", "iterations": 9}})
@@ -159,6 +159,22 @@ def test_a_full_disk_leaves_the_record_of_before(job: JobDir, monkeypatch: pytes
     with pytest.raises(StorageError, match="No space left"):
         job.note(phase=Phase.RUNNING)
     assert job.job_json.read_bytes() == before
+
+
+def test_the_end_is_noted_on_a_disk_that_is_full(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that runs keeps some room for that."""
+    job.begin(phase=Phase.RUNNING)
+    assert job.reserve.stat().st_blocks * 512 >= RESERVE_BYTES
+    fsync = os.fsync
+
+    def full(fd: int) -> None:
+        if job.reserve.exists():
+            raise OSError(28, "No space left on device")
+        fsync(fd)
+
+    monkeypatch.setattr("os.fsync", full)
+    job.close(End("failed", "no room"))
+    assert (job.record().end or End("")).reason == "no room" and not job.reserve.exists()
 
 
 def test_a_record_is_durable_before_it_takes_the_place_of_the_one_before(

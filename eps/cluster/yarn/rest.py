@@ -95,7 +95,7 @@ class RestClient:
         try:
             import requests
         except ImportError:
-            raise ConfigError("YARN needs the package requests: pip install 'eps[yarn]'") from None
+            raise ConfigError("YARN needs the package requests: pip install '.[yarn]' in EPS's folder") from None
         if not conf.source and not addresses:
             raise ConfigError(NOT_SET)
         self._requests = requests
