@@ -21,6 +21,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from eps.core import events as e
@@ -403,6 +404,16 @@ EXPORT_AGAIN_S = 0.5
 MOST_EXPORTS = 4
 
 
+class ExportPhase(StrEnum):
+    """How far the export of a job is."""
+
+    #: The job does not wait for one: it trains, or has ended.
+    CLOSED = "closed"
+    RUNNING = "running"
+    #: The last one failed; the next one starts soon.
+    FAILED = "failed"
+
+
 class Export:
     """The exports of a job, one at a time."""
 
@@ -411,17 +422,17 @@ class Export:
         self.found: Mapping[str, Any] = {}
         #: Number of the export that runs, or ran last.
         self._number = 0
-        self._is_open = False
-        #: When a failed one is repeated; None while none is to be.
-        self._again_s: float | None = None
+        self._phase = ExportPhase.CLOSED
+        #: When the next one starts after the last one that failed.
+        self._retry_s = 0.0
 
     def counts(self, number: int) -> bool:
         """Return whether the job waits for the export of that number; one from before a rollback does not count."""
-        return self._is_open and number == self._number
+        return self._phase is not ExportPhase.CLOSED and number == self._number
 
     def start(self) -> list[e.Command]:
         """Start the next one."""
-        self._number, self._is_open, self._again_s = self._number + 1, True, None
+        self._number, self._phase = self._number + 1, ExportPhase.RUNNING
         return [e.StartExport(self._number)]
 
     def done(self, event: e.ExportDone) -> bool:
@@ -438,22 +449,21 @@ class Export:
         if self._number >= MOST_EXPORTS:
             return event.message
         # A server may have ended meanwhile; then another one has what it had.
-        self._again_s = now_s + EXPORT_AGAIN_S
+        self._phase, self._retry_s = ExportPhase.FAILED, now_s + EXPORT_AGAIN_S
         return ""
 
     def due(self, now_s: float) -> list[e.Command]:
         """Repeat a failed one when it is time."""
-        return self.start() if self._again_s is not None and now_s >= self._again_s else []
+        return self.start() if self._phase is ExportPhase.FAILED and now_s >= self._retry_s else []
 
     def restarted(self) -> list[e.Command]:
         """Start the open one again: its process ended with the master before."""
-        return [e.StartExport(self._number)] if self._is_open else []
+        return [e.StartExport(self._number)] if self._phase is not ExportPhase.CLOSED else []
 
     def close(self) -> None:
         """Let no export count: the job has ended, or trains again."""
-        self._is_open, self._again_s = False, None
+        self._phase = ExportPhase.CLOSED
 
     def validate(self) -> None:
-        """Assert that an export is open once one was started, and that only an open one is repeated."""
-        assert self._number >= 1 or not self._is_open
-        assert self._is_open or self._again_s is None
+        """Assert that the job waits for no export before the first was started."""
+        assert self._number >= 1 or self._phase is ExportPhase.CLOSED

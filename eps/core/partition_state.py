@@ -26,6 +26,8 @@ class Holding(StrEnum):
     FOLLOWER = "follower"
     #: Gave the partition away; answers for the clocks before, refuses the rest.
     FORMER = "former"
+    #: Was the former owner until the plan was released: the arrays are gone, only what was applied is known.
+    DROPPED = "dropped"
 
 
 @dataclass(slots=True)
@@ -122,8 +124,6 @@ class PartitionState:
     plan_id: int = 0
     #: BSP: the clock at which this server becomes, or stops being, the owner.
     promote_at: int | None = None
-    #: The arrays are gone; only what was applied is known.
-    dropped: bool = False
     #: Under BSP nothing is served that one of those lacks which have caught up.
     followers: dict[MemberId, Follower] = field(default_factory=dict)
     #: SSP and ASP: acknowledgements that wait for followers, with the sequence number that these must have reached.
@@ -188,7 +188,7 @@ class PartitionState:
         if len(behind) == len(splits):
             clocks.duplicates_refused += len(behind)
             self._ack_stable(s.AckPush(event.request, event.partition, tuple(behind)), out)
-        elif self.holding is Holding.FORMER:
+        elif self.holding is not Holding.OWNER:
             out.append(s.RefuseStale(event.request))
         elif behind:
             # A sum cannot be taken apart: the worker sends the missing splits again, one by one.
@@ -216,7 +216,7 @@ class PartitionState:
         completed, asked = self.clocks.completed, event.min_clock
         if self.holding is Holding.FOLLOWER:
             self.held.append(event)
-        elif self.dropped or (self.holding is Holding.FORMER and not self.bsp):
+        elif self.holding is Holding.DROPPED or (self.holding is Holding.FORMER and not self.bsp):
             out.append(s.RefuseStale(event.request))
         elif not self.bsp:
             if completed >= asked:
@@ -299,7 +299,7 @@ class PartitionState:
         Under BSP at once: whoever pushed keeps it until the next clock's parameters have come.
         """
         # A promotion has a number too, and is not acknowledged.
-        needed = self.sequence - (self.holding is Holding.FORMER)
+        needed = self.sequence - (self.holding is not Holding.OWNER)
         if self.bsp or not self.followers or self._everywhere() >= needed:
             out.append(ack)
         else:
@@ -375,11 +375,14 @@ class PartitionState:
         for follower in sorted(f for f in self.followers if not here or f not in followers):
             self.stop_sending(follower, out)
         if not here:
-            self.holding = Holding.FORMER
+            if self.holding is Holding.OWNER:
+                self.holding = Holding.FORMER
             # What was begun is pushed to the new owner again, or here, where it comes back.
             self.clocks.forget_begun()
             return
-        assert not self.dropped, f"partition {self.partition} is to be owned by a server that gave it away"
+        assert self.holding is not Holding.DROPPED, (
+            f"partition {self.partition} is to be owned by a server that gave it away"
+        )
         out.extend(s.RefuseUpdate(early.request) for early in self.early.values())
         self.early.clear()
         if self.holding is not Holding.OWNER:
@@ -388,7 +391,6 @@ class PartitionState:
     def validate(self) -> None:
         """Assert what must always be true."""
         self.clocks.validate(self.bsp)
-        assert not self.dropped or self.holding is Holding.FORMER, "only what was given away is dropped"
         if self.holding is Holding.FOLLOWER:
             assert not self.followers, "a follower is followed"
             assert not self.early or min(self.early) > self.sequence, "an update that was due waits"

@@ -161,7 +161,7 @@ class Served:
             for to, follower in sorted(state.followers.items()):
                 out.append(s.StopSending(follower.plan_id, partition, to))
             state.refuse_waiting(out)
-            if not state.dropped:
+            if state.holding is not Holding.DROPPED:
                 out.append(s.DropPartition(partition))
         self.partitions.clear()
         self._checkpoint, self._taken = None, set()
@@ -357,7 +357,8 @@ class ServerState:
         self._close_before(event.plan_id, out)
         known = self.partitions.get(event.partition)
         earlier = self.membership is not None and event.sequence >> INCARNATION_BITS != self.membership.incarnation
-        if earlier or self._closed(event.plan_id) or (known is not None and known.holding is not Holding.FORMER):
+        held = known is not None and known.holding in (Holding.OWNER, Holding.FOLLOWER)
+        if earlier or held or self._closed(event.plan_id):
             out.append(s.DropUpdate(event.request))
             if known is not None and known.plan_id == event.plan_id:
                 out.append(s.ReportCaughtUp(event.plan_id, event.partition, None))
@@ -432,8 +433,8 @@ class ServerState:
             self._closed_plans.add(plan_id)
             for partition, state in sorted(self.partitions.items()):
                 self._stop_plan(state, plan_id, out)
-                if state.holding is Holding.FORMER and not state.dropped:
-                    state.dropped = True
+                if state.holding is Holding.FORMER:
+                    state.holding = Holding.DROPPED
                     out.append(s.DropPartition(partition))
         out.append(s.ReportToMaster(m.PlanReleased(self.name, plan_id)))
 
@@ -461,7 +462,7 @@ class ServerState:
             partitions=tuple(
                 m.HeldPartition(partition, state.holding, tuple(state.clocks.next_clock), state.clocks.readable_from)
                 for partition, state in sorted(self.partitions.items())
-                if not state.dropped
+                if state.holding is not Holding.DROPPED
             ),
             results=self._results.reports(self.name, self.incarnation),
         )

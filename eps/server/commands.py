@@ -18,6 +18,7 @@ import numpy as np
 
 from eps.core import messages as m
 from eps.core import server_events as s
+from eps.core.partition_state import Holding
 from eps.core.server_state import ServerState
 from eps.errors import ProtocolError, TakenOverError
 from eps.net.messages import exchange as x
@@ -342,7 +343,7 @@ class Commands:
         self._writer.before_change(command.partition)
         self._partitions.drop(command.partition)
         # Unless others come in its place: they need as much.
-        if all(state.dropped for state in self._state.partitions.values()):
+        if all(state.holding is Holding.DROPPED for state in self._state.partitions.values()):
             self._partitions.give_back()
 
     def _report_to_master(self, command: s.ReportToMaster) -> None:

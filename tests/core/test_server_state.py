@@ -513,7 +513,6 @@ BREAKS = (
     "arrived",
     "clocks",
     "applied",
-    "dropped",
     "followed",
     "early",
     "overdue",
@@ -538,8 +537,6 @@ def test_validate_finds_what_cannot_be(break_it: str) -> None:
             state.clocks.next_clock[0], state.clocks.applied = 1, 1
         case "applied":
             state.clocks.applied = 1
-        case "dropped":
-            state.dropped = True
         case "followed":
             following.followers = state.followers
         case "early":

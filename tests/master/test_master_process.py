@@ -13,6 +13,7 @@ import pytest
 
 from eps.cluster.api import ContainerEvent, ContainerRequest
 from eps.core import events as e
+from eps.core.checkpoints import ExportPhase
 from eps.core.events import JobState
 from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.size import Borrower
@@ -77,7 +78,7 @@ class Rig:
         """Let the job be trained, and wait for the export of that number."""
         state = self.master._job.state
         state.members.membership, state.state = MEMBERSHIP, JobState.EXPORTING
-        state.export._number, state.export._is_open = number, True
+        state.export._number, state.export._phase = number, ExportPhase.RUNNING
 
     def said(self) -> e.Event | None:
         """Return the next event that the job master has not heard of; None where there is none."""
