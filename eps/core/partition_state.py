@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.types import MemberId
 
@@ -103,6 +104,9 @@ class Follower:
     #: Number of the first update that was made when it had its snapshot, until it has those before: no plan may count
     #: on it earlier, since workers were served or told what it may lack.
     joined_at: int | None = None
+    #: What the job master is told of its snapshot, once ``joined_at`` is reached; None for one that stands since the
+    #: incarnation began.
+    sent: m.PartitionSent | None = None
 
 
 @dataclass(slots=True)
@@ -120,8 +124,9 @@ class PartitionState:
     sequence: int = 0
     #: Number of the first update of its own: nobody else can have made one with that number, or a later one.
     owned_from: int | None = None
-    #: Follower side: the plan that brought it.
+    #: Follower side: the plan that brought it, and the checksum of its snapshot as it arrived.
     plan_id: int = 0
+    checksum: str = ""
     #: BSP: the clock at which this server becomes, or stops being, the owner.
     promote_at: int | None = None
     #: Under BSP nothing is served that one of those lacks which have caught up.
@@ -259,8 +264,10 @@ class PartitionState:
 
     def send_to(self, follower: MemberId, plan_id: int, out: Commands) -> None:
         """Begin to send the partition to a follower; where that was begun, repeat what was reported."""
-        if follower in self.followers:
-            out.append(s.RepeatSnapshotReport(plan_id, self.partition, follower))
+        known = self.followers.get(follower)
+        if known is not None:
+            if known.sent is not None and known.joined_at is None and known.plan_id == plan_id:
+                out.append(s.ReportToMaster(known.sent))
             return
         self.followers[follower] = Follower(plan_id)
         out.append(s.SendSnapshot(plan_id, self.partition, follower, self.sequence, self.clocks.counters()))
@@ -278,14 +285,15 @@ class PartitionState:
             return
         if follower.acked is None:
             # It may lack what was served or acknowledged until now, and no worker keeps what led to that.
-            follower.acked, follower.joined_at = event.sequence, self.sequence
+            follower.acked, follower.joined_at, follower.sent = event.sequence, self.sequence, event.sent
         elif event.sequence > follower.acked + 1:
             # One before it was refused: its receiver does not follow this server any more.
             return
         follower.acked = max(event.sequence, follower.acked)
         if follower.joined_at is not None and follower.acked >= follower.joined_at:
             follower.joined_at = None
-            out.append(s.ReportSent(follower.plan_id, self.partition))
+            assert follower.sent is not None, "the first that a follower acknowledges is its snapshot"
+            out.append(s.ReportToMaster(follower.sent))
         self._settle(out)
 
     def stop_sending(self, follower: MemberId, out: Commands) -> None:

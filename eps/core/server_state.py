@@ -360,18 +360,28 @@ class ServerState:
         held = known is not None and known.holding in (Holding.OWNER, Holding.FOLLOWER)
         if earlier or held or self._closed(event.plan_id):
             out.append(s.DropUpdate(event.request))
-            if known is not None and known.plan_id == event.plan_id:
-                out.append(s.ReportCaughtUp(event.plan_id, event.partition, None))
+            if known is not None and known.plan_id == event.plan_id and not self._closed(event.plan_id):
+                self._report_caught_up(known, out)
             return
         clocks = Clocks.of(event.counters)
         state = PartitionState(
-            event.partition, self.settings.bsp, Holding.FOLLOWER, clocks, event.sequence, plan_id=event.plan_id
+            event.partition,
+            self.settings.bsp,
+            Holding.FOLLOWER,
+            clocks,
+            event.sequence,
+            plan_id=event.plan_id,
+            checksum=event.checksum,
         )
         if known is not None:
             state.held = known.held
         self.partitions[event.partition] = state
         out.append(s.InstallSnapshot(event.request, event.partition))
-        out.append(s.ReportCaughtUp(event.plan_id, event.partition, event.request))
+        self._report_caught_up(state, out)
+
+    def _report_caught_up(self, state: PartitionState, out: Commands) -> None:
+        caught_up = m.PartitionCaughtUp(self.name, state.plan_id, state.partition, state.checksum)
+        out.append(s.ReportToMaster(caught_up))
 
     def _on_sending_failed(self, event: s.SendingFailed, out: Commands) -> None:
         # The plan that brought a standing follower may have ended long ago.
