@@ -284,6 +284,17 @@ def test_master_of_a_job_that_has_ended_tells_of_no_progress(rig: Rig) -> None:
     assert len(set(rig.resources.beats)) == 1
 
 
+def test_master_beats_the_clock_and_beside_it_what_also_changes_with_the_size(rig: Rig) -> None:
+    state = rig.master._job.state
+    state.progress.completed = 3
+    state.members.memberships = [MEMBERSHIP] * 5
+    rig.master._beat()
+    before = rig.resources.beats[-1]
+    state.members.memberships = [MEMBERSHIP] * 6
+    rig.master._beat()
+    assert rig.resources.clock == 3 and rig.resources.beats[-1] != before
+
+
 def test_reason_to_end_a_job_is_kept_in_part(rig: Rig) -> None:
     rig.master._face.service.Kill(pb.KillRequest(reason="x" * 100_000), None)
     said = rig.said()

@@ -61,8 +61,8 @@ class KillProcess:
 class Beat:
     """The job master lives, and this is how far the job is."""
 
-    #: Anything that changes as the job does; below 0 where that is not known yet.
-    progress: int
+    #: A number that changes as the job gets further; below 0 where that is not known yet.
+    changes: int
     #: Its next beat may take this long, where that is more than usual.
     patience_s: float = 0.0
 
@@ -316,7 +316,8 @@ class SupervisorState:
         self.end: End | None = None
         #: Masters that were started again since the job last got further.
         self.restarts = 0
-        self._progress: int | None = None
+        #: What the master has beaten last that knew how far the job is.
+        self._changes: int | None = None
         self._watch = MasterWatch.OFF
         #: When the master counts as hung, while it is watched.
         self._silent_at_s = 0.0
@@ -387,17 +388,17 @@ class SupervisorState:
                 self._out.append(SendSignal(child.pid, signal))
                 if signal == signals.SIGTERM and child.kill_at_s is None:
                     child.kill_at_s = now_s + self.grace_s
-            case Beat(progress, patience_s):
-                self._on_beat(progress, patience_s, now_s)
+            case Beat(changes, patience_s):
+                self._on_beat(changes, patience_s, now_s)
             case JobDone(exit_code, state, reason):
                 self._begin_end(End(state, exit_code, reason), now_s, spare_master=True)
 
-    def _on_beat(self, progress: int, patience_s: float, now_s: float) -> None:
+    def _on_beat(self, changes: int, patience_s: float, now_s: float) -> None:
         # What is still read of a master that was killed, or once the job ends, is no news.
         if self._watch is MasterWatch.ON:
             self._silent_at_s = now_s + max(self.member_timeout_s, patience_s)
-        if progress >= 0 and progress != self._progress:
-            self._progress = progress
+        if changes >= 0 and changes != self._changes:
+            self._changes = changes
             self.restarts = 0
 
     def _refuse(self, reason: str, container_id: str) -> None:
