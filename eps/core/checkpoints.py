@@ -18,7 +18,6 @@ rollback-recovery protocols" (2002), section 2.2: coordinated, and not blocking.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -29,7 +28,6 @@ from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.recovery import RestorePoint
 from eps.core.types import MemberId, Role
-from eps.errors import ConfigError
 
 #: An order is said again to the owners of what is missing after this long.
 RESEND_S = 1.0
@@ -41,7 +39,6 @@ FINISH_AGAIN_S = 30.0
 HURRY_AGAIN_S = 1.0
 #: Outcomes that are kept for the report, the latest; the counts are of all.
 MOST_OUTCOMES = 100
-_EVERY = re.compile(r"(\d+)(s?)", re.ASCII)
 
 
 def checkpoint_name(epoch: int, clock: int) -> str:
@@ -55,25 +52,6 @@ class Schedule:
 
     clocks: int = 0
     seconds: float = 0.0
-
-    @classmethod
-    def parse(cls, text: str) -> Schedule:
-        """Return what ``10`` (clocks) or ``30s`` (seconds) says; an empty text is never.
-
-        Raises
-        ------
-        ConfigError
-            It says something else.
-        """
-        if not text:
-            return cls()
-        found = _EVERY.fullmatch(text)
-        if found is None or int(found[1]) < 1:
-            raise ConfigError(
-                f"checkpoint_every is {text!r}, but must be a number of iterations from 1 on, as in 10, or of seconds, "
-                "as in 30s"
-            )
-        return cls(seconds=float(found[1])) if found[2] else cls(clocks=int(found[1]))
 
     def __bool__(self) -> bool:
         return bool(self.clocks or self.seconds)
