@@ -162,7 +162,9 @@ class Timetable:
         """Return the clock of a checkpoint that is to be ordered now.
 
         It lies a lookahead beyond the horizon: the order is there before any worker is.  The window is as wide as the
-        steps in which the horizon moves, so that no multiple of ``clocks`` is missed.
+        steps in which the horizon moves, so while ``lookahead`` stays the same no multiple of ``clocks`` is missed.
+        When ``lookahead`` grows, as it does once iterations are measured, the multiples before the new window are
+        skipped.
         """
         first = max(job.horizon, 0) + job.lookahead
         if hurries:
