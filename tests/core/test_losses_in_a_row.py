@@ -156,12 +156,12 @@ def test_a_checkpoint_knows_the_size_that_was_asked_for_while_a_lost_member_is_n
         master.report(m.MembershipAcked(name, master.membership.version))
     master.tick(1.1)
     for _ in range(4):
-        while master.state.plans.driver is None:
+        while master.state.plans.flight.driver is None:
             master.tick(1.0)
         for name in [name for name in master.state.members.by_name if name not in master.membership.members]:
             master.launch(name)
             master.exit(name, "no memory")
-    assert len(master.membership.workers) == 3 and master.state.plans.driver is None
+    assert len(master.membership.workers) == 3 and master.state.plans.flight.driver is None
 
     clock = 5
     while not master.sent(m.TakeCheckpoint):
