@@ -85,7 +85,7 @@ class EvictionWarning:
 
 ContainerEvent = Allocated | Running | Exited | EvictionWarning
 
-#: Progress of a job master that does not know yet how far its job is.
+#: What a job master beats that does not know yet how far its job is.
 NO_NEWS = -1
 
 #: Reason of the ``Exited`` of a request that was taken back before it was granted.
@@ -145,15 +145,18 @@ class ResourceManager(Protocol):
     def fileno(self) -> int:
         """Return a descriptor that is readable while :meth:`poll` has something to say."""
 
-    def beat(self, progress: int, patience_s: float = 0.0) -> None:
+    def beat(self, changes: int, patience_s: float = 0.0, *, clock: int = NO_NEWS) -> None:
         """Send a heartbeat of the job master to what restarts it after a crash.
 
         Parameters
         ----------
-        progress : int
-            Anything that changes as the job gets further; :data:`NO_NEWS`, or below, where that is not known yet.
+        changes : int
+            A number that changes as the job gets further, and says nothing else; :data:`NO_NEWS`, or below, where that
+            is not known yet.
         patience_s : float, seconds
             The next beat may take this long, where that is more than usual.
+        clock : int
+            Clocks that the job has completed; a backend that shows how far a job is takes it.
         """
 
     def room(self) -> Mapping[str, int]:

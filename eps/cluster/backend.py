@@ -11,7 +11,16 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from enum import Enum, auto
 
-from eps.cluster.api import WITHDRAWN, Allocated, ContainerEvent, ContainerRequest, Exited, ResourceManager, Running
+from eps.cluster.api import (
+    NO_NEWS,
+    WITHDRAWN,
+    Allocated,
+    ContainerEvent,
+    ContainerRequest,
+    Exited,
+    ResourceManager,
+    Running,
+)
 from eps.errors import ConfigError, ResourceError
 
 
@@ -131,10 +140,10 @@ class SupervisedManager(Waitable, ABC):
                     raise
         return events
 
-    def beat(self, progress: int, patience_s: float = 0.0) -> None:
+    def beat(self, changes: int, patience_s: float = 0.0, *, clock: int = NO_NEWS) -> None:
         """Tell the supervisor that the job master lives; see :class:`~eps.cluster.api.ResourceManager`."""
         if self._supervisor is not None:
-            self._supervisor.beat(progress, patience_s)
+            self._supervisor.beat(changes, patience_s)
 
     def silent_s(self) -> float:
         """Return for how long the holder of the containers, or the supervisor, has been silent, in seconds; or 0.0."""

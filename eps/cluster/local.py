@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from eps.cluster.api import ContainerEvent, ContainerRequest
+from eps.cluster.api import NO_NEWS, ContainerEvent, ContainerRequest
 from eps.cluster.backend import ContainerLedger, Phase, Waitable, Wakeup
 from eps.cluster.supervisor.state import (
     MAX_BYTES,
@@ -116,12 +116,12 @@ class LocalResourceManager(Waitable):
                 raise ResourceError("the supervisor is gone: its channel is closed")
             return events
 
-    def beat(self, progress: int, patience_s: float = 0.0) -> None:
+    def beat(self, changes: int, patience_s: float = 0.0, *, clock: int = NO_NEWS) -> None:
         """Tell the supervisor that the job master lives; see :class:`~eps.cluster.api.ResourceManager`."""
         with self._lock:
             # One that hangs for long would have this process hang with it.
             if not self._closed and self._unread_bytes() <= MOST_UNREAD_BYTES:
-                self._send(Beat(progress, patience_s))
+                self._send(Beat(changes, patience_s))
 
     def room(self) -> Mapping[str, int]:
         """Return nothing: no other job waits for containers of this one."""

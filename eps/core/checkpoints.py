@@ -18,9 +18,9 @@ rollback-recovery protocols" (2002), section 2.2: coordinated, and not blocking.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from eps.core import events as e
@@ -28,7 +28,6 @@ from eps.core import messages as m
 from eps.core.membership import Membership
 from eps.core.recovery import RestorePoint
 from eps.core.types import MemberId, Role
-from eps.errors import ConfigError
 
 #: An order is said again to the owners of what is missing after this long.
 RESEND_S = 1.0
@@ -40,7 +39,6 @@ FINISH_AGAIN_S = 30.0
 HURRY_AGAIN_S = 1.0
 #: Outcomes that are kept for the report, the latest; the counts are of all.
 MOST_OUTCOMES = 100
-_EVERY = re.compile(r"(\d+)(s?)", re.ASCII)
 
 
 def checkpoint_name(epoch: int, clock: int) -> str:
@@ -54,25 +52,6 @@ class Schedule:
 
     clocks: int = 0
     seconds: float = 0.0
-
-    @classmethod
-    def parse(cls, text: str) -> Schedule:
-        """Return what ``10`` (clocks) or ``30s`` (seconds) says; an empty text is never.
-
-        Raises
-        ------
-        ConfigError
-            It says something else.
-        """
-        if not text:
-            return cls()
-        found = _EVERY.fullmatch(text)
-        if found is None or int(found[1]) < 1:
-            raise ConfigError(
-                f"checkpoint_every is {text!r}, but must be a number of iterations from 1 on, as in 10, or of seconds, "
-                "as in 30s"
-            )
-        return cls(seconds=float(found[1])) if found[2] else cls(clocks=int(found[1]))
 
     def __bool__(self) -> bool:
         return bool(self.clocks or self.seconds)
@@ -183,7 +162,9 @@ class Timetable:
         """Return the clock of a checkpoint that is to be ordered now.
 
         It lies a lookahead beyond the horizon: the order is there before any worker is.  The window is as wide as the
-        steps in which the horizon moves, so that no multiple of ``clocks`` is missed.
+        steps in which the horizon moves, so while ``lookahead`` stays the same no multiple of ``clocks`` is missed.
+        When ``lookahead`` grows, as it does once iterations are measured, the multiples before the new window are
+        skipped.
         """
         first = max(job.horizon, 0) + job.lookahead
         if hurries:
@@ -403,6 +384,16 @@ EXPORT_AGAIN_S = 0.5
 MOST_EXPORTS = 4
 
 
+class ExportPhase(StrEnum):
+    """How far the export of a job is."""
+
+    #: The job does not wait for one: it trains, or has ended.
+    CLOSED = "closed"
+    RUNNING = "running"
+    #: The last one failed; the next one starts soon.
+    FAILED = "failed"
+
+
 class Export:
     """The exports of a job, one at a time."""
 
@@ -411,17 +402,17 @@ class Export:
         self.found: Mapping[str, Any] = {}
         #: Number of the export that runs, or ran last.
         self._number = 0
-        self._is_open = False
-        #: When a failed one is repeated; None while none is to be.
-        self._again_s: float | None = None
+        self._phase = ExportPhase.CLOSED
+        #: When the next one starts after the last one that failed.
+        self._retry_s = 0.0
 
     def counts(self, number: int) -> bool:
         """Return whether the job waits for the export of that number; one from before a rollback does not count."""
-        return self._is_open and number == self._number
+        return self._phase is not ExportPhase.CLOSED and number == self._number
 
     def start(self) -> list[e.Command]:
         """Start the next one."""
-        self._number, self._is_open, self._again_s = self._number + 1, True, None
+        self._number, self._phase = self._number + 1, ExportPhase.RUNNING
         return [e.StartExport(self._number)]
 
     def done(self, event: e.ExportDone) -> bool:
@@ -438,22 +429,21 @@ class Export:
         if self._number >= MOST_EXPORTS:
             return event.message
         # A server may have ended meanwhile; then another one has what it had.
-        self._again_s = now_s + EXPORT_AGAIN_S
+        self._phase, self._retry_s = ExportPhase.FAILED, now_s + EXPORT_AGAIN_S
         return ""
 
     def due(self, now_s: float) -> list[e.Command]:
         """Repeat a failed one when it is time."""
-        return self.start() if self._again_s is not None and now_s >= self._again_s else []
+        return self.start() if self._phase is ExportPhase.FAILED and now_s >= self._retry_s else []
 
     def restarted(self) -> list[e.Command]:
         """Start the open one again: its process ended with the master before."""
-        return [e.StartExport(self._number)] if self._is_open else []
+        return [e.StartExport(self._number)] if self._phase is not ExportPhase.CLOSED else []
 
     def close(self) -> None:
         """Let no export count: the job has ended, or trains again."""
-        self._is_open, self._again_s = False, None
+        self._phase = ExportPhase.CLOSED
 
     def validate(self) -> None:
-        """Assert that an export is open once one was started, and that only an open one is repeated."""
-        assert self._number >= 1 or not self._is_open
-        assert self._is_open or self._again_s is None
+        """Assert that the job waits for no export before the first was started."""
+        assert self._number >= 1 or self._phase is ExportPhase.CLOSED

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from eps.core import messages as m
 from eps.core import server_events as s
 from eps.core.types import MemberId
 
@@ -26,6 +27,8 @@ class Holding(StrEnum):
     FOLLOWER = "follower"
     #: Gave the partition away; answers for the clocks before, refuses the rest.
     FORMER = "former"
+    #: Was the former owner until the plan was released: the arrays are gone, only what was applied is known.
+    DROPPED = "dropped"
 
 
 @dataclass(slots=True)
@@ -101,6 +104,9 @@ class Follower:
     #: Number of the first update that was made when it had its snapshot, until it has those before: no plan may count
     #: on it earlier, since workers were served or told what it may lack.
     joined_at: int | None = None
+    #: What the job master is told of its snapshot, once ``joined_at`` is reached; None for one that stands since the
+    #: incarnation began.
+    sent: m.PartitionSent | None = None
 
 
 @dataclass(slots=True)
@@ -118,12 +124,11 @@ class PartitionState:
     sequence: int = 0
     #: Number of the first update of its own: nobody else can have made one with that number, or a later one.
     owned_from: int | None = None
-    #: Follower side: the plan that brought it.
+    #: Follower side: the plan that brought it, and the checksum of its snapshot as it arrived.
     plan_id: int = 0
+    checksum: str = ""
     #: BSP: the clock at which this server becomes, or stops being, the owner.
     promote_at: int | None = None
-    #: The arrays are gone; only what was applied is known.
-    dropped: bool = False
     #: Under BSP nothing is served that one of those lacks which have caught up.
     followers: dict[MemberId, Follower] = field(default_factory=dict)
     #: SSP and ASP: acknowledgements that wait for followers, with the sequence number that these must have reached.
@@ -188,7 +193,7 @@ class PartitionState:
         if len(behind) == len(splits):
             clocks.duplicates_refused += len(behind)
             self._ack_stable(s.AckPush(event.request, event.partition, tuple(behind)), out)
-        elif self.holding is Holding.FORMER:
+        elif self.holding is not Holding.OWNER:
             out.append(s.RefuseStale(event.request))
         elif behind:
             # A sum cannot be taken apart: the worker sends the missing splits again, one by one.
@@ -216,7 +221,7 @@ class PartitionState:
         completed, asked = self.clocks.completed, event.min_clock
         if self.holding is Holding.FOLLOWER:
             self.held.append(event)
-        elif self.dropped or (self.holding is Holding.FORMER and not self.bsp):
+        elif self.holding is Holding.DROPPED or (self.holding is Holding.FORMER and not self.bsp):
             out.append(s.RefuseStale(event.request))
         elif not self.bsp:
             if completed >= asked:
@@ -259,8 +264,10 @@ class PartitionState:
 
     def send_to(self, follower: MemberId, plan_id: int, out: Commands) -> None:
         """Begin to send the partition to a follower; where that was begun, repeat what was reported."""
-        if follower in self.followers:
-            out.append(s.RepeatSnapshotReport(plan_id, self.partition, follower))
+        known = self.followers.get(follower)
+        if known is not None:
+            if known.sent is not None and known.joined_at is None and known.plan_id == plan_id:
+                out.append(s.ReportToMaster(known.sent))
             return
         self.followers[follower] = Follower(plan_id)
         out.append(s.SendSnapshot(plan_id, self.partition, follower, self.sequence, self.clocks.counters()))
@@ -278,14 +285,15 @@ class PartitionState:
             return
         if follower.acked is None:
             # It may lack what was served or acknowledged until now, and no worker keeps what led to that.
-            follower.acked, follower.joined_at = event.sequence, self.sequence
+            follower.acked, follower.joined_at, follower.sent = event.sequence, self.sequence, event.sent
         elif event.sequence > follower.acked + 1:
             # One before it was refused: its receiver does not follow this server any more.
             return
         follower.acked = max(event.sequence, follower.acked)
         if follower.joined_at is not None and follower.acked >= follower.joined_at:
             follower.joined_at = None
-            out.append(s.ReportSent(follower.plan_id, self.partition))
+            assert follower.sent is not None, "the first that a follower acknowledges is its snapshot"
+            out.append(s.ReportToMaster(follower.sent))
         self._settle(out)
 
     def stop_sending(self, follower: MemberId, out: Commands) -> None:
@@ -299,7 +307,7 @@ class PartitionState:
         Under BSP at once: whoever pushed keeps it until the next clock's parameters have come.
         """
         # A promotion has a number too, and is not acknowledged.
-        needed = self.sequence - (self.holding is Holding.FORMER)
+        needed = self.sequence - (self.holding is not Holding.OWNER)
         if self.bsp or not self.followers or self._everywhere() >= needed:
             out.append(ack)
         else:
@@ -375,11 +383,14 @@ class PartitionState:
         for follower in sorted(f for f in self.followers if not here or f not in followers):
             self.stop_sending(follower, out)
         if not here:
-            self.holding = Holding.FORMER
+            if self.holding is Holding.OWNER:
+                self.holding = Holding.FORMER
             # What was begun is pushed to the new owner again, or here, where it comes back.
             self.clocks.forget_begun()
             return
-        assert not self.dropped, f"partition {self.partition} is to be owned by a server that gave it away"
+        assert self.holding is not Holding.DROPPED, (
+            f"partition {self.partition} is to be owned by a server that gave it away"
+        )
         out.extend(s.RefuseUpdate(early.request) for early in self.early.values())
         self.early.clear()
         if self.holding is not Holding.OWNER:
@@ -388,7 +399,6 @@ class PartitionState:
     def validate(self) -> None:
         """Assert what must always be true."""
         self.clocks.validate(self.bsp)
-        assert not self.dropped or self.holding is Holding.FORMER, "only what was given away is dropped"
         if self.holding is Holding.FOLLOWER:
             assert not self.followers, "a follower is followed"
             assert not self.early or min(self.early) > self.sequence, "an update that was due waits"

@@ -603,11 +603,6 @@ class Plans:
         self._retries = {purpose: Backoff(*pauses) for purpose, pauses in RETRIES.items()}
 
     @property
-    def driver(self) -> PlanDriver | None:
-        """The driver of the plan in flight."""
-        return self.flight.driver
-
-    @property
     def undecided(self) -> bool:
         """True while a change waits, is on its way, or is still to be asked: the last clock is held back."""
         return bool(self.open) or bool(self.triggers)
@@ -717,7 +712,7 @@ class Plans:
         assert job.membership is not None
         added, removed = (", ".join(team.members) or "nobody" for team in (coming, going))
         who = f"{change}: adds {added}, removes {removed}"
-        ahead = len(self.queue) + (self.driver is not None)
+        ahead = len(self.queue) + (self.flight.driver is not None)
         if ahead:
             return f"{who}; {ahead} changes come first, so the moves are not known"
         return "\n".join([who, *plan_transfer(job.membership, coming, going).lines()])
@@ -805,6 +800,8 @@ class Plans:
     def validate(self) -> None:
         """Assert that one plan at a time changes the job, and that each is where its phase says."""
         live = [plan for plan in self.all.values() if plan.phase not in (*ENDED, Phase.QUEUED)]
-        assert live == ([self.driver.plan] if self.driver is not None else []), "one plan changes the job at a time"
+        assert live == ([self.flight.plan] if self.flight.plan is not None else []), (
+            "one plan changes the job at a time"
+        )
         assert self.queue == [plan for plan in self.all.values() if plan.phase is Phase.QUEUED]
         self.flight.validate()

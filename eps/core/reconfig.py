@@ -13,7 +13,6 @@ commit clock, and no barrier waits for an iteration to end.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,7 +20,7 @@ from enum import StrEnum
 from eps.core.membership import Membership
 from eps.core.planner import TransferPlan
 from eps.core.types import MOST_MEMBERS, NO_TEAM, CoreSettings, MemberId, Role, Team, member_name
-from eps.errors import ConfigError, IllegalTransitionError, PlanError, UnknownMemberError
+from eps.errors import IllegalTransitionError, PlanError, UnknownMemberError
 
 
 class Operation(StrEnum):
@@ -237,13 +236,8 @@ class Trigger:
     change: Change
 
 
-#: Longest request id, in characters.
-MOST_ID = 200
-#: Longest number that is read from text; every int64 has fewer than 20 digits.
-MOST_DIGITS = 18
 #: Members that a message names before it only counts them.
 _MOST_NAMED = 10
-_NAME = re.compile(r"(worker|server)-[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,70 +257,6 @@ class Roster:
     def next_number(self, role: Role) -> int:
         """Return the number of the next member of a role."""
         return self.next_worker if role is Role.WORKER else self.next_server
-
-
-def whole_number(text: str) -> int | None:
-    """Return the number that ``text`` writes in decimal digits; None where it writes none, or one of too many digits.
-
-    Python itself refuses thousands of digits with a ``ValueError``.
-    """
-    return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
-
-
-def check_change(change: Change) -> None:
-    """Check count and names of a change from outside, before it is logged, sent, or names are made of it.
-
-    Raises
-    ------
-    ConfigError
-        No job could be changed by so many members.
-    UnknownMemberError
-        A name could not be a member's.
-    """
-    count = change.count
-    if not 1 <= count <= MOST_MEMBERS:
-        said = str(count) if abs(count) < 10**MOST_DIGITS else f"a number of {count.bit_length()} bits"
-        raise ConfigError(
-            f"{change.operation} of {said}: a change must concern at least 1 member, and at most {MOST_MEMBERS}"
-        )
-    for name in change.names:
-        if not _NAME.fullmatch(name):
-            shown = repr(name) if len(name) <= MOST_ID else f"a text of {len(name)} characters"
-            raise UnknownMemberError(f"{shown} is not a member's name: expected worker-<n> or server-<n>")
-
-
-def change_of(operation: str, what: int | Sequence[str]) -> Change:
-    """Return the change by a number, or by one name or several.  Raises as :func:`check_change`."""
-    if operation not in OPERATIONS:
-        raise ConfigError(f"operation is {operation!r}, but must be one of {', '.join(OPERATIONS)}")
-    operation = Operation(operation)
-    if isinstance(what, int) and not isinstance(what, bool):
-        change = Change(operation, what)
-    else:
-        names = (what,) if isinstance(what, str) else tuple(what) if isinstance(what, Sequence) else ()
-        if operation.adds and names:
-            raise ConfigError(f"{operation} takes a number; new members are named by the job")
-        if not names or not all(isinstance(name, str) for name in names):
-            raise ConfigError(f"{operation} takes a number from 1 on, or names of members, not {repr(what)[:MOST_ID]}")
-        change = Change(operation, len(names), names)
-    check_change(change)
-    return change
-
-
-def check_request_id(text: str) -> None:
-    """Check the name that a client gives its request, before it is logged.
-
-    Raises
-    ------
-    ConfigError
-        It is no text, too long, or has characters that cannot be printed.
-    """
-    if not isinstance(text, str):
-        raise ConfigError(f"request_id is {text!r}, but must be a text")
-    if len(text) > MOST_ID or not text.isprintable():
-        raise ConfigError(
-            f"request_id has {len(text)} characters, but must have at most {MOST_ID}, all of them printable"
-        )
 
 
 def resolve(roster: Roster, change: Change, settings: CoreSettings) -> tuple[Roster, Team, Team]:
@@ -429,39 +359,3 @@ def _with(roster: Roster, role: Role, members: tuple[MemberId, ...], following: 
     if role is Role.WORKER:
         return Roster(members, roster.servers, following, roster.next_server)
     return Roster(roster.workers, members, roster.next_worker, following)
-
-
-def parse_change(text: str) -> Change:
-    """Return the change that ``text`` asks for: ``add-workers=2`` or ``remove-servers=server-1,server-2``.
-
-    Raises
-    ------
-    PlanError
-        The text is not of that form.
-    ConfigError
-        As of :func:`check_change`.
-    """
-    name, equals, value = text.strip().partition("=")
-    try:
-        operation = Operation(name)
-        if operation not in OPERATIONS:
-            raise ValueError
-    except ValueError:
-        known = ", ".join(OPERATIONS)
-        raise PlanError(f"{text!r}: {name!r} is not an operation; known are {known}") from None
-    if not equals or not value:
-        raise PlanError(f"{text!r}: expected {operation}=<count>" + ("" if operation.adds else " or names"))
-    if value.isdecimal():
-        count = whole_number(value)
-        if count is None:
-            raise ConfigError(
-                f"{operation}: a number of {len(value)} digits, but a job has at most {MOST_MEMBERS} of a role"
-            )
-        change = Change(operation, count)
-    elif operation.adds:
-        raise PlanError(f"{text!r}: {value!r} is not a count; new members are named by the job")
-    else:
-        names = tuple(part.strip() for part in value.split(","))
-        change = Change(operation, len(names), names)
-    check_change(change)
-    return change

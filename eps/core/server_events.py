@@ -94,6 +94,8 @@ class SnapshotArrived:
     partition: int
     sequence: int
     counters: Counters
+    #: Of its arrays as they arrived.
+    checksum: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,8 @@ class UpdateAcked:
     partition: int
     follower: MemberId
     sequence: int
+    #: Of a snapshot: what the job master is told once the follower has all that workers were served or told before.
+    sent: m.PartitionSent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,30 +276,13 @@ class RefuseStale:
 
 @dataclass(frozen=True, slots=True)
 class SendSnapshot:
-    """Copy the partition now and send the copy; report ``PartitionSent``."""
+    """Copy the partition now and send the copy."""
 
     plan_id: int
     partition: int
     to: MemberId
     sequence: int
     counters: Counters
-
-
-@dataclass(frozen=True, slots=True)
-class ReportSent:
-    """Tell the job master that a follower has a snapshot, and all that workers were served or told before it had."""
-
-    plan_id: int
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
-class RepeatSnapshotReport:
-    """The order came again: report again what was reported as sent."""
-
-    plan_id: int
-    partition: int
-    to: MemberId
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,15 +322,6 @@ class InstallSnapshot:
 
     request: Request
     partition: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReportCaughtUp:
-    """Report ``PartitionCaughtUp`` with the checksum of the snapshot as it arrived (``None``: as before)."""
-
-    plan_id: int
-    partition: int
-    request: Request | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,13 +391,10 @@ ServerCommand = (
     | RefuseStale
     | RefusePassed
     | SendSnapshot
-    | ReportSent
-    | RepeatSnapshotReport
     | SendUpdate
     | SendPromote
     | StopSending
     | InstallSnapshot
-    | ReportCaughtUp
     | ApplyUpdate
     | DropUpdate
     | RefuseUpdate

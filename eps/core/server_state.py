@@ -161,7 +161,7 @@ class Served:
             for to, follower in sorted(state.followers.items()):
                 out.append(s.StopSending(follower.plan_id, partition, to))
             state.refuse_waiting(out)
-            if not state.dropped:
+            if state.holding is not Holding.DROPPED:
                 out.append(s.DropPartition(partition))
         self.partitions.clear()
         self._checkpoint, self._taken = None, set()
@@ -360,20 +360,31 @@ class ServerState:
         self._close_before(event.plan_id, out)
         known = self.partitions.get(event.partition)
         earlier = self.membership is not None and event.sequence >> INCARNATION_BITS != self.membership.incarnation
-        if earlier or self._closed(event.plan_id) or (known is not None and known.holding is not Holding.FORMER):
+        held = known is not None and known.holding in (Holding.OWNER, Holding.FOLLOWER)
+        if earlier or held or self._closed(event.plan_id):
             out.append(s.DropUpdate(event.request))
-            if known is not None and known.plan_id == event.plan_id:
-                out.append(s.ReportCaughtUp(event.plan_id, event.partition, None))
+            if known is not None and known.plan_id == event.plan_id and not self._closed(event.plan_id):
+                self._report_caught_up(known, out)
             return
         clocks = Clocks.of(event.counters)
         state = PartitionState(
-            event.partition, self.settings.bsp, Holding.FOLLOWER, clocks, event.sequence, plan_id=event.plan_id
+            event.partition,
+            self.settings.bsp,
+            Holding.FOLLOWER,
+            clocks,
+            event.sequence,
+            plan_id=event.plan_id,
+            checksum=event.checksum,
         )
         if known is not None:
             state.held = known.held
         self.partitions[event.partition] = state
         out.append(s.InstallSnapshot(event.request, event.partition))
-        out.append(s.ReportCaughtUp(event.plan_id, event.partition, event.request))
+        self._report_caught_up(state, out)
+
+    def _report_caught_up(self, state: PartitionState, out: Commands) -> None:
+        caught_up = m.PartitionCaughtUp(self.name, state.plan_id, state.partition, state.checksum)
+        out.append(s.ReportToMaster(caught_up))
 
     def _on_sending_failed(self, event: s.SendingFailed, out: Commands) -> None:
         # The plan that brought a standing follower may have ended long ago.
@@ -435,8 +446,8 @@ class ServerState:
             self._closed_plans.add(plan_id)
             for partition, state in sorted(self.partitions.items()):
                 self._stop_plan(state, plan_id, out)
-                if state.holding is Holding.FORMER and not state.dropped:
-                    state.dropped = True
+                if state.holding is Holding.FORMER:
+                    state.holding = Holding.DROPPED
                     out.append(s.DropPartition(partition))
         out.append(s.ReportToMaster(m.PlanReleased(self.name, plan_id)))
 
@@ -467,7 +478,7 @@ class ServerState:
             partitions=tuple(
                 m.HeldPartition(partition, state.holding, tuple(state.clocks.next_clock), state.clocks.readable_from)
                 for partition, state in sorted(self.partitions.items())
-                if not state.dropped
+                if state.holding is not Holding.DROPPED
             ),
             results=self._results.reports(self.name, self.incarnation, from_clock),
         )

@@ -221,9 +221,10 @@ class Startup:
     def __init__(self, wanted: Counts, *, managed: bool = False, start_with: float = 0.5, seed: str = "") -> None:
         self._wanted = dict(wanted)
         self._managed, self._start_with, self._seed = managed, start_with, seed
-        #: When a gang that gave everything back may ask again; its failures are how often it gave back.
+        #: Its failures are how often a gang gave everything back.
         self._gang = Backoff(START_TIMEOUT_S, GANG_LONGEST_S)
-        self._is_waiting = False
+        #: When a gang that gave everything back asks again; None while its containers are asked for.
+        self._asks_again_s: float | None = None
         #: When the resource manager did not answer last.
         self._unanswered_s = 0.0
 
@@ -246,10 +247,10 @@ class Startup:
             return StartStep.FAIL, f"{late} did not register within {START_PATIENCE_S:g} s"
         if silent:
             self._unanswered_s = now_s
-        if self._is_waiting:
-            if not self._gang.is_due(now_s):
+        if self._asks_again_s is not None:
+            if now_s < self._asks_again_s:
                 return StartStep.WAIT, ""
-            self._is_waiting = False
+            self._asks_again_s = None
             return StartStep.ASK, ""
         granted = granted_of(first)
         last_s = max((max(member.asked_s, member.granted_s) for member in first), default=0.0)
@@ -262,7 +263,8 @@ class Startup:
         # A gang holds longer each time: on a busy cluster containers seldom come free shortly after each other.
         if not any(granted.values()) or waited_s < self._gang.pause_s:
             return StartStep.WAIT, ""
-        self._gang, self._is_waiting = self._gang.failed(now_s + self._spread_s()), True
+        self._gang = self._gang.failed(now_s + self._spread_s())
+        self._asks_again_s = self._gang.due_s
         return StartStep.GIVE_BACK, ""
 
     def _spread_s(self) -> float:
@@ -281,7 +283,7 @@ class Startup:
 
     def pause_left_s(self, now_s: float) -> float | None:
         """Return for how long a gang still waits that gave everything back; None where it does not."""
-        return max(0.0, self._gang.due_s - now_s) if self._is_waiting else None
+        return None if self._asks_again_s is None else max(0.0, self._asks_again_s - now_s)
 
     def waits_for(self, first: Collection[Member], now_s: float) -> str:
         """Return what the start waits for, and for how long, as a sentence; empty where that is not long."""
@@ -295,4 +297,4 @@ class Startup:
 
     def validate(self) -> None:
         """Assert that only a gang waits, and one that has given back."""
-        assert not self._is_waiting or (self._gang.failures and not self._managed)
+        assert self._asks_again_s is None or (self._gang.failures and not self._managed)

@@ -20,7 +20,7 @@ from typing import Any
 
 from eps.cluster.choice import check_backend
 from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor, kill_supervisor
-from eps.core.reconfig import Change, Operation, Phase, change_of, check_request_id
+from eps.core.reconfig import Change, Operation, Phase
 from eps.errors import (
     ConfigError,
     DeadlineError,
@@ -45,6 +45,7 @@ from eps.job.status import (
     with_application,
 )
 from eps.pb import control_pb2 as pb
+from eps.spec.changes import change_of, check_request_id
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import check_results, copy_result, deliver_results

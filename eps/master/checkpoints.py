@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from eps.core import events as e
-from eps.core.checkpoints import Checkpoints, Schedule, Timetable, checkpoint_name
+from eps.core.checkpoints import Checkpoints, Timetable, checkpoint_name
 from eps.core.progress import ClockHistory
 from eps.core.recovery import RestorePoint
 from eps.errors import StorageError
@@ -25,7 +25,7 @@ def driver_of(runtime: Runtime) -> Checkpoints:
     """Return when a job takes checkpoints."""
     spec = runtime.spec
     return Checkpoints(
-        Timetable(Schedule.parse(spec.checkpoint_every), runtime.settings.iterations),
+        Timetable(spec.checkpoint_schedule(), runtime.settings.iterations),
         runtime.settings.num_partitions,
         spec.keep,
         runtime.start.epoch,

@@ -265,8 +265,9 @@ class Master:
     def _beat(self) -> None:
         """Tell the supervisor that the owner thread lives, and how far the job is; on the thread that beats."""
         state = self._job.state
-        progress = state.progress.completed + len(state.members.memberships)
-        self._resources.beat(progress, EXPORT_PATIENCE_S if state.state is JobState.EXPORTING else 0.0)
+        clock = state.progress.completed
+        patience_s = EXPORT_PATIENCE_S if state.state is JobState.EXPORTING else 0.0
+        self._resources.beat(clock + len(state.members.memberships), patience_s, clock=clock)
 
     def _step(self, event: e.Event) -> None:
         commands = self._job.step(event)

@@ -203,7 +203,7 @@ def _purpose(plan: Plan) -> str:
 
 def live_entry(state: Job, plan: Plan, now_s: float) -> dict[str, Any]:
     """Return a change that is on its way, with what it waits for, and for how long it has been in its phase."""
-    driver, waits_for = state.plans.driver, ""
+    driver, waits_for = state.plans.flight.driver, ""
     if driver is not None and not plan.ended:
         waits_for = driver.waits_for() if driver.plan is plan else f"plan {driver.plan.plan_id}"
     waited_s = round(now_s - max(plan.reached_s.values()), 6)

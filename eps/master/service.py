@@ -17,7 +17,7 @@ import grpc
 
 from eps.core import events as e
 from eps.core.events import ENDED_STATES
-from eps.core.reconfig import Change, Operation, Purpose, check_change, check_request_id
+from eps.core.reconfig import Change, Operation, Purpose
 from eps.errors import ConfigError, DeadlineError, PlanError
 from eps.master import records
 from eps.master.sessions import Sessions
@@ -26,6 +26,7 @@ from eps.net.calls.call import BoundServer
 from eps.net.security.credentials import Security
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterServicer, add_JobMasterServicer_to_server
+from eps.spec.changes import check_change, check_request_id
 from eps.spec.runtime import Runtime
 from eps.storage.api import Storage
 from eps.storage.atomic import json_object, read_json, write_json_atomic

@@ -342,7 +342,7 @@ class LoggedJob:
         return commands
 
     def _phases(self) -> tuple[JobState, Phase | None]:
-        driver = self.state.plans.driver
+        driver = self.state.plans.flight.driver
         return self.state.state, None if driver is None else driver.plan.phase
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from eps.core import messages as m
 from eps.core import server_events as s
+from eps.core.partition_state import Holding
 from eps.core.server_state import ServerState
 from eps.errors import ProtocolError, TakenOverError
 from eps.net.messages import exchange as x
@@ -200,8 +201,6 @@ class Commands:
         self._lean = lean
         self._report = report
         self._arithmetic = Arithmetic()
-        #: Plan and partition -> checksum of the snapshot as it arrived.
-        self._checksums: dict[tuple[int, int], str] = {}
         self.later: deque[Later] = deque()
         self.table: dict[type, Callable[[Any], None]] = {
             s.CreatePartition: partitions.create,
@@ -212,13 +211,10 @@ class Commands:
             s.RefuseStale: self._refuse_stale,
             s.RefusePassed: self._refuse_passed,
             s.SendSnapshot: followers.send_snapshot,
-            s.ReportSent: followers.report_sent,
-            s.RepeatSnapshotReport: followers.repeat_report,
             s.SendUpdate: followers.send_update,
             s.SendPromote: followers.send_promote,
             s.StopSending: followers.stop_sending,
             s.InstallSnapshot: self._install_snapshot,
-            s.ReportCaughtUp: self._report_caught_up,
             s.ApplyUpdate: self._apply_update,
             s.DropUpdate: self._drop_update,
             s.RefuseUpdate: self._refuse_update,
@@ -250,11 +246,6 @@ class Commands:
         if self._state.membership is not None:
             refusal.membership.CopyFrom(membership_to_pb(self._state.membership))
         return refusal
-
-    def forget(self, plan_id: int) -> None:
-        """Drop what was kept for a plan that has ended."""
-        self._followers.forget(plan_id)
-        self._checksums = {name: found for name, found in self._checksums.items() if name[0] != plan_id}
 
     def close(self) -> None:
         """Let the second thread of the arithmetic end."""
@@ -316,12 +307,6 @@ class Commands:
         self._partitions.stores[command.partition] = request.store
         self.later.append(request)
 
-    def _report_caught_up(self, command: s.ReportCaughtUp) -> None:
-        name = command.plan_id, command.partition
-        if command.request is not None:
-            self._checksums[name] = _transfer(command.request).checksum
-        self._report(m.PartitionCaughtUp(self._state.name, *name, self._checksums[name]))
-
     def _apply_update(self, command: s.ApplyUpdate) -> None:
         request = _transfer(command.request)
         update = update_data(request.header.update, request.message.arrays)
@@ -342,7 +327,7 @@ class Commands:
         self._writer.before_change(command.partition)
         self._partitions.drop(command.partition)
         # Unless others come in its place: they need as much.
-        if all(state.dropped for state in self._state.partitions.values()):
+        if all(state.holding is Holding.DROPPED for state in self._state.partitions.values()):
             self._partitions.give_back()
 
     def _report_to_master(self, command: s.ReportToMaster) -> None:

@@ -9,9 +9,9 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eps.core import messages as m
 from eps.core import server_events as s
@@ -205,26 +205,18 @@ class Followers:
         Read, never stepped.
     partitions : Partitions
     peers : Peers
-    report : callable
-        Takes what the job master is to be told.
     """
 
-    def __init__(
-        self, state: ServerState, partitions: Partitions, peers: Peers, report: Callable[[m.Report], None]
-    ) -> None:
+    def __init__(self, state: ServerState, partitions: Partitions, peers: Peers) -> None:
         self._state = state
         self._partitions = partitions
         self._peers = peers
-        self._report = report
         #: Where servers listen.
         self.addresses: dict[MemberId, Address] = {}
         #: By plan and follower.
         self._streams: dict[tuple[int, MemberId], FollowerStream] = {}
         #: Streams that no thread drives yet.
         self.begun: deque[FollowerStream] = deque()
-        #: Plan and partition -> what is to be said of a snapshot that its follower has; and what was said.
-        self._snapshots: dict[tuple[int, int], m.PartitionSent] = {}
-        self._snapshots_sent: dict[tuple[int, int], m.PartitionSent] = {}
         self._last_update: dict[int, UpdateData] = {}
 
     # ---- commands
@@ -281,18 +273,6 @@ class Followers:
             if stream is not None:
                 stream.stop()
 
-    def report_sent(self, command: s.ReportSent) -> None:
-        """Tell the job master that a follower has a snapshot."""
-        name = command.plan_id, command.partition
-        sent = self._snapshots_sent[name] = self._snapshots.pop(name)
-        self._report(sent)
-
-    def repeat_report(self, command: s.RepeatSnapshotReport) -> None:
-        """Tell it again, if it was told."""
-        sent = self._snapshots_sent.get((command.plan_id, command.partition))
-        if sent is not None:
-            self._report(sent)
-
     # ---- beside commands
 
     def keep_update(self, partition: int, update: UpdateData) -> None:
@@ -309,9 +289,9 @@ class Followers:
             return transfer
         acked, seal = transfer.acked, transfer.message.seal
         if acked is not None and seal is not None:
-            self._snapshots[acked.plan_id, acked.partition] = m.PartitionSent(
-                self._state.name, acked.plan_id, acked.partition, transfer.size_bytes, seal.left
-            )
+            name = self._state.name
+            sent = m.PartitionSent(name, acked.plan_id, acked.partition, transfer.size_bytes, seal.left)
+            return replace(acked, sent=sent)
         return acked
 
     def streams_of(self, partitions: Iterable[int]) -> list[FollowerStream]:
@@ -326,11 +306,6 @@ class Followers:
                 if stream is not None:
                     found[follower.plan_id, to] = stream
         return list(found.values())
-
-    def forget(self, plan_id: int) -> None:
-        """Drop what was kept for a plan that has ended."""
-        self._snapshots = {name: sent for name, sent in self._snapshots.items() if name[0] != plan_id}
-        self._snapshots_sent = {name: sent for name, sent in self._snapshots_sent.items() if name[0] != plan_id}
 
     def stop(self) -> None:
         """Send nothing more."""

@@ -157,8 +157,6 @@ class TransferRequest:
     reply: ReplyTo
     header: pb.DataHeader
     message: Message
-    #: Of a snapshot as it arrived.
-    checksum: str = ""
     #: The partition that a snapshot describes.
     store: PartitionStore | None = None
     #: Why it is not taken; None: it is acknowledged.

@@ -53,7 +53,7 @@ class ServerShell:
         self._lock = threading.Lock()
         self._state = ServerState(name, runtime.settings)
         self._partitions = Partitions(runtime, van)
-        self._followers = Followers(self._state, self._partitions, self._peers, report)
+        self._followers = Followers(self._state, self._partitions, self._peers)
         self._writer = CheckpointWriter(name, self._checkpoints, self._partitions.stores, self._lock, report)
         self._commands = Commands(self._state, self._partitions, self._followers, self._writer, runtime.lean, report)
         self._preparations = Preparations(runtime, van, report)
@@ -82,7 +82,6 @@ class ServerShell:
             case m.ReleasePlan(plan_id):
                 self._take(s.PlanReleaseOrdered(plan_id))
                 with self._lock:
-                    self._commands.forget(plan_id)
                     known = self._state.membership
                 self._peers.keep(() if known is None else known.addresses.values())
             case m.TakeInventory(recovery, from_clock):
@@ -225,7 +224,7 @@ class ServerShell:
             for digest, keys in zip(part.keysets, keysets, strict=True):
                 self._partitions.keysets.register(part.partition, digest, keys)
         # Without its arrays: those that were lent would stay so until it is answered.
-        request = TransferRequest(reply, header, Message(), found, store)
+        request = TransferRequest(reply, header, Message(), store)
         self._take(
             s.SnapshotArrived(
                 request,
@@ -233,6 +232,7 @@ class ServerShell:
                 part.partition,
                 part.sequence,
                 s.Counters(tuple(part.next_clock), part.applied, part.duplicates_refused),
+                found,
             )
         )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from eps.core.checkpoints import Schedule
-from eps.core.reconfig import Trigger, parse_change, whole_number
+from eps.core.reconfig import Trigger
 from eps.core.types import MOST_MEMBERS, UNBOUNDED, CoreSettings
 from eps.errors import ConfigError, PlanError
+from eps.spec.changes import parse_change, whole_number
 
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
 NORMALIZATIONS = ("none", "l2", "standard", "tfidf", "binary")
@@ -46,6 +48,8 @@ MOST_NUMBER = 2**63 - 1
 
 #: Partitions of a job that does not say how many: four for each of the three servers of EPS §2.3.
 DEFAULT_PARTITIONS = 12
+
+_EVERY = re.compile(r"(\d+)(s?)", re.ASCII)
 
 
 def _option(default: Any, help_text: str, **extra: Any) -> Any:
@@ -307,7 +311,7 @@ class JobSpec:
         self._check_words()
         self._check_cluster()
         self.triggers()
-        Schedule.parse(self.checkpoint_every)
+        self.checkpoint_schedule()
         if self.fold >= 0 and not self.fold < self.folds:
             raise ConfigError(f"fold is {self.fold}, but folds is {self.folds}: expected 0 to folds - 1")
         if self.folds and self.test:
@@ -476,6 +480,19 @@ class JobSpec:
                 )
             found.append(Trigger(at, asked))
         return tuple(found)
+
+    def checkpoint_schedule(self) -> Schedule:
+        """Return what ``checkpoint_every`` says: ``10`` (clocks) or ``30s`` (seconds); an empty text is never."""
+        text = self.checkpoint_every
+        if not text:
+            return Schedule()
+        found = _EVERY.fullmatch(text)
+        if found is None or int(found[1]) < 1:
+            raise ConfigError(
+                f"checkpoint_every is {text!r}, but must be a number of iterations from 1 on, as in 10, or of seconds, "
+                "as in 30s"
+            )
+        return Schedule(seconds=float(found[1])) if found[2] else Schedule(clocks=int(found[1]))
 
     def evaluate_at(self, clock: int) -> bool:
         """Return whether the test data is evaluated at the parameters of ``clock``."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from eps.cluster.api import Allocated, ContainerEvent, ContainerRequest, Exited, Running
+from eps.cluster.api import NO_NEWS, Allocated, ContainerEvent, ContainerRequest, Exited, Running
 from eps.cluster.docker import engine as docker_engine
 from eps.cluster.docker.engine import DockerEngine
 from eps.cluster.docker.resources import NUM_LAUNCHERS, DockerResourceManager, open_docker
@@ -184,8 +184,8 @@ class Supervisor(FakeResourceManager):
         super().__init__()
         self.engine, self.back = engine, back
 
-    def beat(self, progress: int, patience_s: float = 0.0) -> None:
-        super().beat(progress, patience_s)
+    def beat(self, changes: int, patience_s: float = 0.0, *, clock: int = NO_NEWS) -> None:
+        super().beat(changes, patience_s, clock=clock)
         if self.back and len(self.beats) == 3:
             self.engine.come_back()
 

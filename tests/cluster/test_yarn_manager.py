@@ -19,6 +19,7 @@ from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
 from eps.cluster.yarn.resources import HANGS_EXIT_CODE, NUM_STOPPERS, Place, Timing, YarnResourceManager
 from eps.cluster.yarn.types import FinalStatus, LocalFile
 from eps.errors import DeadlineError, PeerUnavailableError, ResourceError
+from eps.job.yarn.am import JobResources
 from eps.system.waits import wait_for
 from tests.fakes.yarn import FakeNm, FakeYarn
 
@@ -101,6 +102,15 @@ def test_beats_say_how_far_the_job_is(yarn: FakeYarn, make: Make) -> None:
     manager.fraction_done = 0.25
     yarn.wait_for("the progress to be said")
     assert yarn.progress == 0.25
+
+
+def test_how_far_a_job_is_counts_its_clock_and_nothing_else_that_changes(yarn: FakeYarn, no_leftovers: None) -> None:
+    manager = JobResources(*yarn.clients(), TEMPLATE, timing=FAST)
+    manager.iterations = 10
+    manager.beat(8, clock=3)
+    yarn.wait_for("the progress to be said")
+    manager.close()
+    assert yarn.progress == 0.3
 
 
 def test_the_jobs_page_may_come_later_than_its_master(yarn: FakeYarn, make: Make) -> None:

@@ -57,8 +57,8 @@ class ScriptedMaster:
 
     @property
     def driver(self) -> PlanDriver:
-        assert self.state.plans.driver is not None
-        return self.state.plans.driver
+        assert self.state.plans.flight.driver is not None
+        return self.state.plans.flight.driver
 
     def commands(self, kind: type[Any] | UnionType) -> list[Any]:
         """Return every command of a kind since the start."""
@@ -219,7 +219,7 @@ class ScriptedMaster:
         for name in plan.added:
             self.register(name)
         self.acknowledge_lists()
-        if self.state.plans.driver is not None and plan.undecided:
+        if self.state.plans.flight.driver is not None and plan.undecided:
             self.copy()
         self.acknowledge_membership()
         self.release()

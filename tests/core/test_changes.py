@@ -8,19 +8,15 @@ import pytest
 
 from eps.core import reconfig
 from eps.core.reconfig import (
-    MOST_ID,
     OPERATIONS,
     Change,
     Operation,
     Roster,
-    change_of,
-    check_change,
-    check_request_id,
-    parse_change,
     resolve,
 )
 from eps.core.types import MOST_MEMBERS, CoreSettings, Team
 from eps.errors import ConfigError, PlanError, UnknownMemberError
+from eps.spec.changes import MOST_ID, change_of, check_change, check_request_id, parse_change
 
 SETTINGS = CoreSettings(num_splits=6, num_partitions=4, iterations=10)
 ROSTER = Roster(("worker-1", "worker-2", "worker-10"), ("server-1", "server-3"), next_worker=11, next_server=4)

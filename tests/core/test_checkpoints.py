@@ -15,14 +15,19 @@ from eps.core.recovery import RestorePoint
 from eps.core.types import CoreSettings, MemberId
 from eps.errors import ConfigError
 from eps.master.records import checkpoints_entry
+from eps.spec.job_spec import JobSpec
 from tests.core.scripted import ADD_SERVER, ADD_WORKER, REMOVE_SERVER, ScriptedMaster, running
+
+
+def schedule_of(text: str) -> Schedule:
+    return JobSpec(model="logistic", checkpoint_every=text).checkpoint_schedule()
 
 
 def with_checkpoints(every: str, iterations: int = 100, followers: int = 0) -> ScriptedMaster:
     """Three workers, two servers, six splits, four partitions, running."""
     master = running(iterations, followers=followers)
     settings = master.state.settings
-    master.state.checkpoints = Checkpoints(Timetable(Schedule.parse(every), iterations), settings.num_partitions)
+    master.state.checkpoints = Checkpoints(Timetable(schedule_of(every), iterations), settings.num_partitions)
     return master
 
 
@@ -74,13 +79,13 @@ def complete(master: ScriptedMaster, order: m.TakeCheckpoint, clock: int) -> int
     ("text", "schedule"), [("", Schedule()), ("10", Schedule(10)), ("30s", Schedule(seconds=30.0))]
 )
 def test_schedule_is_read(text: str, schedule: Schedule) -> None:
-    assert Schedule.parse(text) == schedule and bool(schedule) == bool(text)
+    assert schedule_of(text) == schedule and bool(schedule) == bool(text)
 
 
 @pytest.mark.parametrize("text", ["0", "0s", "-1", "ten", "1.5s", "s", "10m"])
 def test_schedule_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="checkpoint_every"):
-        Schedule.parse(text)
+        schedule_of(text)
 
 
 def test_no_checkpoint_is_ordered_unless_asked() -> None:

@@ -433,7 +433,7 @@ def test_member_that_is_warned_while_the_job_starts_is_drained_when_it_runs() ->
     warn(master, "worker-2")
     for name in sorted(master.state.members.by_name):
         master.register(name)
-    waiting = master.state.plans.driver
+    waiting = master.state.plans.flight.driver
     master.acknowledge()
 
     assert waiting is None and master.driver.plan.removed == ("worker-2",)

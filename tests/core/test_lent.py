@@ -107,7 +107,7 @@ def test_job_that_takes_back_by_itself_what_it_was_preempted_of_has_no_more_than
         master.tick(REPLACE_S)
         if master.state.looks_for_room:
             master.step(e.RoomSeen({Role.WORKER: 9, Role.SERVER: 9}))
-        if master.state.plans.driver is not None:
+        if master.state.plans.flight.driver is not None:
             carry_on(master)
     assert len(master.membership.workers) == 3 and owed(master) == (0, 0)
     assert not any(master.state.size.lent[Borrower.OTHERS].values())

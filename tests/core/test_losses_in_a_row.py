@@ -19,6 +19,8 @@ from eps.core.types import UNBOUNDED, Address, CoreSettings, Role
 from tests.core.scripted import ScriptedMaster, running
 
 S1, S2, W1, W2 = "server-1", "server-2", "worker-1", "worker-2"
+#: What is said of the snapshot of plan 1.
+SENT = m.PartitionSent(S1, 1, 0, 8, "sum")
 
 
 def test_a_copy_counts_when_it_has_all_that_workers_were_told_is_applied() -> None:
@@ -35,12 +37,12 @@ def test_a_copy_counts_when_it_has_all_that_workers_were_told_is_applied() -> No
     update = next(c for c in commands if isinstance(c, s.SendUpdate))
     assert any(isinstance(c, s.AckPush) for c in commands), "nothing is lost with a follower that has nothing yet"
 
-    commands = owner.step(s.UpdateAcked(1, 0, S2, snapshot.sequence))
-    assert not any(isinstance(c, s.ReportSent) for c in commands), "it lacks what worker-1 was told is applied"
+    commands = owner.step(s.UpdateAcked(1, 0, S2, snapshot.sequence, SENT))
+    assert s.ReportToMaster(SENT) not in commands, "it lacks what worker-1 was told is applied"
     commands = owner.step(s.PushArrived("later", 0, 1, (0,)))
     assert not any(isinstance(c, s.AckPush) for c in commands), "from now on nothing is acknowledged that it lacks"
     commands = owner.step(s.UpdateAcked(1, 0, S2, update.sequence + 1))
-    assert s.ReportSent(1, 0) in commands
+    assert s.ReportToMaster(SENT) in commands
 
 
 def test_a_copy_counts_when_it_has_all_that_workers_have_read() -> None:
@@ -59,9 +61,9 @@ def test_a_copy_counts_when_it_has_all_that_workers_have_read() -> None:
     update = next(c for c in commands if isinstance(c, s.SendUpdate))
     assert owner.step(s.PullArrived("pull", 0, 0)) == [s.AnswerPull("pull", 0, 0)], "it does not wait for the snapshot"
 
-    assert owner.step(s.UpdateAcked(1, 0, S2, snapshot.sequence)) == [], "it lacks what worker-1 has read"
+    assert owner.step(s.UpdateAcked(1, 0, S2, snapshot.sequence, SENT)) == [], "it lacks what worker-1 has read"
     commands = owner.step(s.UpdateAcked(1, 0, S2, update.sequence + 1))
-    assert s.ReportSent(1, 0) in commands
+    assert s.ReportToMaster(SENT) in commands
 
 
 def committed(settings: CoreSettings) -> tuple[Membership, Membership]:
@@ -154,12 +156,12 @@ def test_a_checkpoint_knows_the_size_that_was_asked_for_while_a_lost_member_is_n
         master.report(m.MembershipAcked(name, master.membership.version))
     master.tick(1.1)
     for _ in range(4):
-        while master.state.plans.driver is None:
+        while master.state.plans.flight.driver is None:
             master.tick(1.0)
         for name in [name for name in master.state.members.by_name if name not in master.membership.members]:
             master.launch(name)
             master.exit(name, "no memory")
-    assert len(master.membership.workers) == 3 and master.state.plans.driver is None
+    assert len(master.membership.workers) == 3 and master.state.plans.flight.driver is None
 
     clock = 5
     while not master.sent(m.TakeCheckpoint):

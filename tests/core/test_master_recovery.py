@@ -417,7 +417,7 @@ def test_loss_at_any_step_of_a_plan_ends_it_one_way_or_the_other(change: Change,
     for name in list(recovery.newcomers):
         master.register(name)
     master.recover()
-    if master.state.plans.driver is not None and master.state.plans.driver.plan is plan:
+    if master.state.plans.flight.driver is not None and master.state.plans.flight.driver.plan is plan:
         if plan.phase is Phase.COMMITTED:
             master.acknowledge_membership()
         master.release()

@@ -107,7 +107,7 @@ def test_dry_run_says_what_would_move_and_changes_nothing() -> None:
         "partition 0: server-1 -> server-3",
         "partition 2: server-2 -> server-3",
     ]
-    assert not master.state.plans.all and master.state.plans.driver is None
+    assert not master.state.plans.all and master.state.plans.flight.driver is None
     assert not [c for c in master.last if not isinstance(c, e.Answer)]
 
 

@@ -133,7 +133,7 @@ def test_what_it_lacks_is_asked_for_one_role_after_the_other() -> None:
     master.acknowledge()
     for _ in range(10):
         master.tick()
-    idle = master.state.plans.driver
+    idle = master.state.plans.flight.driver
     for _ in Role:
         regain(master)
         carry_on(master)

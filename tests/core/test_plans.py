@@ -85,7 +85,7 @@ def test_a_change_that_comes_too_early_or_too_late_is_refused(job: PlanContext) 
 
 def test_a_removal_is_proposed_stepped_committed_after_the_horizon_and_released() -> None:
     plans, plan = proposed(REMOVE)
-    driver, phases = plans.driver, [plan.phase]
+    driver, phases = plans.flight.driver, [plan.phase]
     assert driver is not None and plan.removed == ("worker-3",)
 
     def step() -> None:
@@ -112,7 +112,10 @@ def test_a_removal_is_proposed_stepped_committed_after_the_horizon_and_released(
     assert plans.flight.exited("worker-3") and not plans.flight.exited("worker-1")
     step()
 
-    assert phases == [phase for phase in Phase if phase not in (Phase.QUEUED, Phase.ABORTED)] and plans.driver is None
+    assert (
+        phases == [phase for phase in Phase if phase not in (Phase.QUEUED, Phase.ABORTED)]
+        and plans.flight.driver is None
+    )
 
 
 def test_a_plan_is_aborted_as_long_as_it_is_not_committed_and_members_hear_of_it() -> None:
@@ -128,7 +131,7 @@ def test_a_plan_is_aborted_as_long_as_it_is_not_committed_and_members_hear_of_it
 
 def test_newcomers_are_followed_until_they_register() -> None:
     plans, plan = proposed(ADD)
-    driver = plans.driver
+    driver = plans.flight.driver
     assert driver is not None and plan.added == ("worker-4", "worker-5")
     for name in plan.added:
         assert plans.flight.adding(name) is plan and plans.flight.follow(member(name), 11.0)

@@ -55,7 +55,7 @@ def test_what_others_are_to_get_is_not_asked_for_again() -> None:
         master.tick(REPLACE_S)
 
     assert outcomes(master) == dict.fromkeys(("worker-1", "worker-2", "server-1"), EvictionOutcome.DRAINED)
-    assert not replacements(master) and master.state.plans.driver is None
+    assert not replacements(master) and master.state.plans.flight.driver is None
     assert master.state.size.lent[Borrower.OTHERS] == {Role.WORKER: 2, Role.SERVER: 1}
     assert master.state.size.wanted == {Role.WORKER: 3, Role.SERVER: 2}, "its users asked for that"
 
@@ -76,7 +76,7 @@ def test_room_that_fits_nobody_is_not_asked_for() -> None:
     master = preempted("server-1")
     see(master, {Role.WORKER: 3})
 
-    assert master.state.plans.driver is None and master.state.size.lent[Borrower.OTHERS][Role.SERVER] == 1
+    assert master.state.plans.flight.driver is None and master.state.size.lent[Borrower.OTHERS][Role.SERVER] == 1
 
 
 def test_room_that_was_seen_while_something_else_changes_counts_nowhere() -> None:

@@ -49,7 +49,7 @@ class Pool:
                 self.held.append(self.waiting.pop(0))
                 self.master.step(e.ContainerGranted(self.held[-1]))
         state = self.master.state
-        driver = state.plans.driver
+        driver = state.plans.flight.driver
         if driver is not None and driver.granted == set(driver.plan.added):
             carry_on(self.master)
         self.hear()
@@ -102,7 +102,7 @@ def shrunken(workers: int, servers: int = 1) -> LoggedMaster:
 def asking(pool: Pool) -> Plan:
     """Return the plan by which members come back, as soon as it waits for containers."""
     for _ in range(30):
-        if pool.master.state.plans.driver is not None:
+        if pool.master.state.plans.flight.driver is not None:
             break
         pool.second()
     pool.hear()
@@ -263,7 +263,10 @@ def restored(master: LoggedMaster, path: Path) -> None:
         master.now_s,
         master.state.size.lent[Borrower.OTHERS],
     )
-    assert found.state.plans.driver == master.state.plans.driver and found.state.membership == master.membership
+    assert (
+        found.state.plans.flight.driver == master.state.plans.flight.driver
+        and found.state.membership == master.membership
+    )
     master.state, master.log = found.state, None
 
 

@@ -73,7 +73,7 @@ def test_a_partition_that_changes_hands_at_the_clock_is_kept_by_its_next_owner_a
     taker.step(s.MembershipArrived(0, BEFORE))
     for server in (giver, taker):
         order(server, 1)
-    taker.step(s.SnapshotArrived("snapshot", 1, 0, 0, s.Counters((0, 0, 0))))
+    taker.step(s.SnapshotArrived("snapshot", 1, 0, 0, s.Counters((0, 0, 0)), "sum"))
     for server in (giver, taker):
         server.step(s.MembershipArrived(1, moved))
     assert snapshots(giver.push(0, *ALL)) == []

@@ -59,10 +59,18 @@ class Server:
 
     def snapshot(self, clock: int = 2, sequence: int = 5, plan_id: int = 1) -> list[s.ServerCommand]:
         counters = s.Counters((clock,) * 3, 3 * clock, 0)
-        return self.step(s.SnapshotArrived("snapshot", plan_id, 0, sequence, counters))
+        return self.step(s.SnapshotArrived("snapshot", plan_id, 0, sequence, counters, "sum"))
 
     def update(self, clock: int, sequence: int, *splits: int, plan_id: int = 1) -> list[s.ServerCommand]:
         return self.step(s.UpdateArrived(("update", sequence), plan_id, 0, sequence, clock, splits or ALL))
+
+
+#: What server-2 tells the job master of the snapshot of plan 1.
+CAUGHT_UP = s.ReportToMaster(m.PartitionCaughtUp("server-2", 1, 0, "sum"))
+
+
+def sent(plan_id: int) -> m.PartitionSent:
+    return m.PartitionSent("server-1", plan_id, 0, 8, "sum")
 
 
 def kinds(commands: list[s.ServerCommand]) -> list[str]:
@@ -257,8 +265,11 @@ def test_donor_sends_a_snapshot_then_every_update() -> None:
 def test_order_that_comes_again_repeats_the_report_only() -> None:
     server = Server(BSP)
     server.follow()
+    assert server.follow() == [], "nothing was reported yet"
+    report = s.ReportToMaster(sent(1))
 
-    assert server.follow() == [s.RepeatSnapshotReport(1, 0, "server-2")]
+    assert server.step(s.UpdateAcked(1, 0, "server-2", 0, sent(1))) == [report]
+    assert server.follow() == [report]
 
 
 def test_order_of_a_closed_plan_does_nothing() -> None:
@@ -281,7 +292,7 @@ def test_follower_applies_updates_in_order_and_holds_requests() -> None:
     again = server.update(2, 5)
     held = server.pull(4) + server.push(4, 0)
 
-    assert installed == [s.InstallSnapshot("snapshot", 0), s.ReportCaughtUp(1, 0, "snapshot")]
+    assert installed == [s.InstallSnapshot("snapshot", 0), CAUGHT_UP]
     assert early == []
     assert [c.clock for c in due if isinstance(c, s.ApplyUpdate)] == [2, 3]
     assert again == [s.DropUpdate(("update", 5))]
@@ -294,8 +305,18 @@ def test_snapshot_that_comes_again_is_reported_again_and_installed_once() -> Non
     server.snapshot()
     server.update(2, 5)
 
-    assert server.snapshot() == [s.DropUpdate("snapshot"), s.ReportCaughtUp(1, 0, None)]
+    assert server.snapshot() == [s.DropUpdate("snapshot"), CAUGHT_UP]
     assert server.state.partitions[0].clocks.completed == 3
+
+
+def test_snapshot_that_comes_again_after_the_release_of_its_plan_is_acknowledged_and_not_reported() -> None:
+    """A connection that breaks lets its sender send a snapshot again that was acknowledged."""
+    server = Server(BSP, "server-2")
+    server.snapshot(clock=3)
+    server.step(s.MembershipArrived(1, membership(2, ("server-2", "server-1"), from_clock=3)))
+    server.step(s.PlanReleaseOrdered(1))
+
+    assert server.snapshot(clock=3) == [s.DropUpdate("snapshot")]
 
 
 def test_update_of_nothing_is_dropped() -> None:
@@ -448,13 +469,13 @@ def test_what_was_sent_for_an_aborted_plan_and_is_acknowledged_late_says_nothing
     donor.follow(plan_id=2)
     donor.push(0, *ALL)
 
-    assert donor.step(s.UpdateAcked(1, 0, "server-2", 0)) == [], "the first snapshot"
+    assert donor.step(s.UpdateAcked(1, 0, "server-2", 0, sent(1))) == [], "the first snapshot"
     assert donor.step(s.UpdateAcked(1, 0, "server-2", 1)) == [], "the update that followed it"
     assert donor.state.partitions[0].followers["server-2"].acked is None
 
-    donor.step(s.UpdateAcked(2, 0, "server-2", 1))
+    donor.step(s.UpdateAcked(2, 0, "server-2", 1, sent(2)))
     donor.step(s.UpdateAcked(2, 0, "server-2", 2))
-    assert donor.state.partitions[0].followers == {"server-2": Follower(2, acked=2)}, "reported as sent"
+    assert donor.state.partitions[0].followers == {"server-2": Follower(2, acked=2, sent=sent(2))}, "reported as sent"
 
 
 def test_later_plan_ends_what_an_unheard_abort_left_at_the_follower() -> None:
@@ -463,7 +484,7 @@ def test_later_plan_ends_what_an_unheard_abort_left_at_the_follower() -> None:
 
     commands = follower.snapshot(clock=3, plan_id=2)
 
-    assert kinds(commands) == ["DropPartition", "InstallSnapshot", "ReportCaughtUp"]
+    assert kinds(commands) == ["DropPartition", "InstallSnapshot", "ReportToMaster"]
     assert follower.state.partitions[0].plan_id == 2
     assert follower.snapshot(clock=1, plan_id=1) == [s.DropUpdate("snapshot")], "a snapshot of plan 1 that comes late"
 
@@ -500,7 +521,7 @@ def test_partition_that_was_given_away_comes_back() -> None:
     installed = server.snapshot(clock=3, plan_id=2)
     server.step(s.MembershipArrived(2, membership(3, ("server-1", "server-1"), from_clock=3)))
 
-    assert kinds(installed) == ["InstallSnapshot", "ReportCaughtUp"]
+    assert kinds(installed) == ["InstallSnapshot", "ReportToMaster"]
     assert server.state.owned() == (0, 1)
 
 
@@ -513,7 +534,6 @@ BREAKS = (
     "arrived",
     "clocks",
     "applied",
-    "dropped",
     "followed",
     "early",
     "overdue",
@@ -538,8 +558,6 @@ def test_validate_finds_what_cannot_be(break_it: str) -> None:
             state.clocks.next_clock[0], state.clocks.applied = 1, 1
         case "applied":
             state.clocks.applied = 1
-        case "dropped":
-            state.dropped = True
         case "followed":
             following.followers = state.followers
         case "early":

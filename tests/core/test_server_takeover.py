@@ -134,7 +134,7 @@ def test_follower_that_is_being_brought_up_holds_nobody_up_until_it_has_caught_u
     server.push(0, *ALL)
     before = server.pull(1)
     server.push(1, *ALL)
-    acked(server, 1, plan_id=1)
+    server.step(s.UpdateAcked(1, 0, S2, 1, m.PartitionSent(S1, 1, 0, 8, "sum")))
     caught_up = server.pull(2, request="held")
 
     assert before == [s.AnswerPull("pull", 0, 1)]

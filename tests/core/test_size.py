@@ -262,6 +262,6 @@ def test_validate_finds_a_size_that_cannot_be(break_it: str) -> None:
 
 def test_validate_finds_a_start_that_waits_and_gave_nothing_back() -> None:
     start = startup()
-    start._is_waiting = True
+    start._asks_again_s = 1.0
     with pytest.raises(AssertionError):
         start.validate()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from eps.cluster.api import (
+    NO_NEWS,
     WITHDRAWN,
     Allocated,
     ContainerEvent,
@@ -39,6 +40,8 @@ class FakeResourceManager:
         self.requests = {c: ContainerRequest(c, "worker") for c in self.adopted}
         #: What :meth:`beat` was told.
         self.beats: list[int] = []
+        #: What the last beat said.
+        self.clock = NO_NEWS
         #: What :meth:`silent_s` says.
         self.silent_for_s = 0.0
         #: What :meth:`room` says.
@@ -134,8 +137,9 @@ class FakeResourceManager:
     def silent_s(self) -> float:
         return self.silent_for_s
 
-    def beat(self, progress: int, patience_s: float = 0.0) -> None:
-        self.beats.append(progress)
+    def beat(self, changes: int, patience_s: float = 0.0, *, clock: int = NO_NEWS) -> None:
+        self.beats.append(changes)
+        self.clock = clock
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
         self._check_open()

@@ -13,6 +13,7 @@ import pytest
 
 from eps.cluster.api import ContainerEvent, ContainerRequest
 from eps.core import events as e
+from eps.core.checkpoints import ExportPhase
 from eps.core.events import JobState
 from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.size import Borrower
@@ -77,7 +78,7 @@ class Rig:
         """Let the job be trained, and wait for the export of that number."""
         state = self.master._job.state
         state.members.membership, state.state = MEMBERSHIP, JobState.EXPORTING
-        state.export._number, state.export._is_open = number, True
+        state.export._number, state.export._phase = number, ExportPhase.RUNNING
 
     def said(self) -> e.Event | None:
         """Return the next event that the job master has not heard of; None where there is none."""
@@ -281,6 +282,17 @@ def test_master_of_a_job_that_has_ended_tells_of_no_progress(rig: Rig) -> None:
     rig.master._ended = e.EndJob(JobState.FINISHED, "")
     rig.master._beat()
     assert len(set(rig.resources.beats)) == 1
+
+
+def test_master_beats_the_clock_and_beside_it_what_also_changes_with_the_size(rig: Rig) -> None:
+    state = rig.master._job.state
+    state.progress.completed = 3
+    state.members.memberships = [MEMBERSHIP] * 5
+    rig.master._beat()
+    before = rig.resources.beats[-1]
+    state.members.memberships = [MEMBERSHIP] * 6
+    rig.master._beat()
+    assert rig.resources.clock == 3 and rig.resources.beats[-1] != before
 
 
 def test_reason_to_end_a_job_is_kept_in_part(rig: Rig) -> None:

@@ -31,7 +31,7 @@ class CrashingJob(SimJob):
 
     def on_event(self, event: e.Event) -> None:
         super().on_event(event)
-        driver = self.master.plans.driver
+        driver = self.master.plans.flight.driver
         if driver is None or self._step == (driver.plan.plan_id, driver.plan.phase):
             return
         self._step = driver.plan.plan_id, driver.plan.phase

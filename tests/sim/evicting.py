@@ -44,7 +44,7 @@ class EvictingJob(SimJob):
 
     def on_event(self, event: e.Event) -> None:
         super().on_event(event)
-        driver = self.master.plans.driver
+        driver = self.master.plans.flight.driver
         recovers = self.master.recovery.inquiry is not None
         step = f"{driver.plan.change.operation} {driver.plan.phase}" if driver is not None else f"recovers {recovers}"
         number = driver.plan.plan_id if driver is not None else 0

@@ -287,7 +287,7 @@ class SimJob:
 
     def _disturb(self) -> None:
         """Cancel the plan on its way, or end one of its newcomers, at any moment before it is decided."""
-        driver = self.master.plans.driver
+        driver = self.master.plans.flight.driver
         if driver is None or not driver.plan.undecided:
             return
         plan = driver.plan
@@ -369,7 +369,7 @@ class SimJob:
         return set(self._requested) == self._exited
 
     def _waits(self) -> str:
-        driver, progress = self.master.plans.driver, self.master.progress
+        driver, progress = self.master.plans.flight.driver, self.master.progress
         waits = [] if driver is None else [f"plan {driver.plan.plan_id} {driver.plan.phase}", *driver.missing()]
         waits.append(f"completed {progress.completed}, horizon {self.master.progress.horizon}")
         for address, process in self._at.items():

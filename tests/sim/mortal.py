@@ -156,8 +156,8 @@ def assert_same(restored: Job, lived: Job) -> None:
         assert restored.members.by_container[member.container] is member
     for plan in restored.plans.queue:
         assert restored.plans.all[plan.plan_id] is plan
-    if restored.plans.driver is not None:
-        assert restored.plans.all[restored.plans.driver.plan.plan_id] is restored.plans.driver.plan
+    if restored.plans.flight.driver is not None:
+        assert restored.plans.all[restored.plans.flight.driver.plan.plan_id] is restored.plans.flight.driver.plan
 
 
 def _assert_equal(what: str, ours: object, theirs: object) -> None:

@@ -80,8 +80,6 @@ class SimServer(SimProcess):
         self.addresses: dict[MemberId, Address] = {}
         self._streams: dict[tuple[int, MemberId], Stream] = {}
         self._snapshots: dict[tuple[int, int], Snapshot] = {}
-        self._sent: dict[tuple[int, int], m.PartitionSent] = {}
-        self._checksums: dict[tuple[int, int], str] = {}
         self._promoted: set[tuple[int, int]] = set()
         #: What was said of the checkpoint that was ordered last.
         self._said: dict[int, m.CheckpointPartWritten | m.CheckpointPartFailed] = {}
@@ -108,6 +106,7 @@ class SimServer(SimProcess):
             case m.SendPartitions(plan_id, transfers):
                 for target in transfers:
                     self.addresses[target.target] = target.address
+                    self._repeat_snapshot(plan_id, target.item, target.target)
                     self.step(s.SendOrdered(plan_id, target.item, target.target))
             case m.AbortPlan(plan_id):
                 self.step(s.PlanAborted(plan_id))
@@ -175,8 +174,8 @@ class SimServer(SimProcess):
             case Pull(partition, min_clock):
                 self.step(s.PullArrived(arrival, partition, min_clock))
             case Snapshot():
-                arrival.checksum = str(body.value)
-                self.step(s.SnapshotArrived(arrival, body.plan_id, body.partition, body.sequence, body.counters))
+                where = body.plan_id, body.partition, body.sequence
+                self.step(s.SnapshotArrived(arrival, *where, body.counters, str(body.value)))
             case Update(plan_id, partition, sequence, clock, splits, _):
                 self.step(s.UpdateArrived(arrival, plan_id, partition, sequence, clock, splits))
             case Promote(plan_id, partition, sequence, _):
@@ -258,7 +257,13 @@ class SimServer(SimProcess):
         raise NotImplementedError
 
     def repeat_snapshot(self, snapshot: Snapshot, address: Address) -> None:
-        """Do what the order to send a snapshot that was sent already makes necessary, beside the report."""
+        """Send again what a follower has already, where the order to send it comes again."""
+
+    def _repeat_snapshot(self, plan_id: int, partition: int, to: MemberId) -> None:
+        state = self.state.partitions.get(partition)
+        follower = None if state is None else state.followers.get(to)
+        if follower is not None and follower.sent is not None and follower.plan_id == plan_id:
+            self.repeat_snapshot(self._snapshots[plan_id, partition], self._address_of(to))
 
     def _transfer(self, command: s.ServerCommand) -> None:
         match command:
@@ -279,17 +284,10 @@ class SimServer(SimProcess):
                 self._snapshots[key] = snapshot
 
                 def done() -> None:
-                    self.step(s.UpdateAcked(command.plan_id, command.partition, command.to, command.sequence))
+                    sent = m.PartitionSent(self.name, *key, 8, str(snapshot.value))
+                    self.step(s.UpdateAcked(*key, command.to, command.sequence, sent))
 
                 self._stream(command.plan_id, command.to).send(snapshot, done)
-            case s.ReportSent(plan_id, partition):
-                key = plan_id, partition
-                self._sent[key] = m.PartitionSent(self.name, *key, 8, str(self._snapshots[key].value))
-                self.report(self._sent[key])
-            case s.RepeatSnapshotReport(plan_id, partition, to):
-                if (plan_id, partition) in self._sent:
-                    self.report(self._sent[plan_id, partition])
-                    self.repeat_snapshot(self._snapshots[plan_id, partition], self._address_of(to))
             case s.SendUpdate(plan_id, partition, to, sequence, clock, splits):
                 total = self.stores[partition].last_total
                 acked = s.UpdateAcked(plan_id, partition, to, sequence + 1)
@@ -307,11 +305,6 @@ class SimServer(SimProcess):
                 body = arrival.body
                 self.stores[partition] = Store(body.value, list(body.ledger))
                 arrival.reply(Done())
-            case s.ReportCaughtUp(plan_id, partition, arrival):
-                if arrival is not None:
-                    self._checksums[plan_id, partition] = arrival.checksum
-                checksum = self._checksums[plan_id, partition]
-                self.report(m.PartitionCaughtUp(self.name, plan_id, partition, checksum))
             case s.ApplyUpdate(arrival, partition, clock, splits):
                 self.stores[partition].add(clock, splits)
                 self.stores[partition].step(arrival.body.total)

@@ -58,7 +58,6 @@ class Arrival:
 
     body: Any
     reply: Callable[[object], None]
-    checksum: str = ""
 
 
 # ---- bodies of requests

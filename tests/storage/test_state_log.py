@@ -277,7 +277,7 @@ def test_a_state_is_the_same_in_a_process_that_hashes_otherwise(tmp_path: Path) 
         "from eps.master.state_log import StateLog\n"
         "found = StateLog(pathlib.Path(sys.argv[1])).restore()\n"
         "s = found.state\n"
-        "driver = s.plans.driver\n"
+        "driver = s.plans.flight.driver\n"
         "print(s.state, s.progress, s.membership, s.plans.all, s.members.by_name, driver and driver.orders())\n"
     )
     master = ScriptedMaster(CoreSettings(num_splits=6, num_partitions=4, iterations=100, reproducible=False), 3, 2)

@@ -7,13 +7,14 @@ import sys
 
 from eps.cli.commands.finding import find
 from eps.cli.exits import EXIT_INTERRUPTED, EXIT_OK
-from eps.core.reconfig import UNCOMMITTED, change_of, check_request_id, whole_number
+from eps.core.reconfig import UNCOMMITTED
 from eps.core.types import MOST_MEMBERS
 from eps.errors import ConfigError, DeadlineError, PlanError
 from eps.job.client import ChangeRecord, Job
 from eps.job.display import ChangeNews
 from eps.job.master_link import NOTICED_S, waiting_text
 from eps.job.status import WAITING_STATES
+from eps.spec.changes import change_of, check_request_id, whole_number
 
 
 def members_of(text: str, adds: bool) -> int | list[str]:

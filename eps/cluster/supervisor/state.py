@@ -19,6 +19,7 @@ import json
 import signal as signals
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import Enum, auto
 
 from eps.cluster.supervisor.process import MASTER
 from eps.errors import ProtocolError
@@ -60,8 +61,8 @@ class KillProcess:
 class Beat:
     """The job master lives, and this is how far the job is."""
 
-    #: Anything that changes as the job does; below 0 where that is not known yet.
-    progress: int
+    #: A number that changes as the job gets further; below 0 where that is not known yet.
+    changes: int
     #: Its next beat may take this long, where that is more than usual.
     patience_s: float = 0.0
 
@@ -277,6 +278,17 @@ class Child:
     kill_at_s: float | None = None
 
 
+class MasterWatch(Enum):
+    """What the supervisor makes of a job master's silence."""
+
+    #: There is no master to listen to, or the job ends.
+    OFF = auto()
+    #: One that does not beat in time is killed.
+    ON = auto()
+    #: It was killed because it was silent, and ends now.
+    HUNG = auto()
+
+
 class SupervisorState:
     """The processes of a job, and whether it is ending.
 
@@ -304,11 +316,11 @@ class SupervisorState:
         self.end: End | None = None
         #: Masters that were started again since the job last got further.
         self.restarts = 0
-        #: The master that ends now was killed because it was silent.
-        self.hung = False
-        self._progress: int | None = None
-        #: When the master counts as hung; None while there is none to listen to.
-        self._silent_at_s: float | None = None
+        #: What the master has beaten last that knew how far the job is.
+        self._changes: int | None = None
+        self._watch = MasterWatch.OFF
+        #: When the master counts as hung, while it is watched.
+        self._silent_at_s = 0.0
         self._looked_s = 0.0
         self._out: list[Action] = []
 
@@ -316,7 +328,7 @@ class SupervisorState:
     def next_deadline_s(self) -> float | None:
         """When the next process is to be killed, or to be looked at."""
         deadlines = [c.kill_at_s for c in self.children.values() if c.kill_at_s is not None]
-        if self._silent_at_s is not None:
+        if self._watch is MasterWatch.ON:
             deadlines.append(min(self._silent_at_s, self._looked_s + LOOK_S))
         return min(deadlines, default=None)
 
@@ -333,6 +345,7 @@ class SupervisorState:
                 if container_id != MASTER:
                     self._out.append(Tell(ProcessLaunched(container_id, pid)))
                 elif self.end is None:
+                    self._watch = MasterWatch.ON
                     self._silent_at_s = now_s + max(FIRST_BEAT_S, self.member_timeout_s)
                     self._looked_s = now_s
             case ForkFailed(container_id, reason):
@@ -375,17 +388,17 @@ class SupervisorState:
                 self._out.append(SendSignal(child.pid, signal))
                 if signal == signals.SIGTERM and child.kill_at_s is None:
                     child.kill_at_s = now_s + self.grace_s
-            case Beat(progress, patience_s):
-                self._on_beat(progress, patience_s, now_s)
+            case Beat(changes, patience_s):
+                self._on_beat(changes, patience_s, now_s)
             case JobDone(exit_code, state, reason):
                 self._begin_end(End(state, exit_code, reason), now_s, spare_master=True)
 
-    def _on_beat(self, progress: int, patience_s: float, now_s: float) -> None:
+    def _on_beat(self, changes: int, patience_s: float, now_s: float) -> None:
         # What is still read of a master that was killed, or once the job ends, is no news.
-        if self._silent_at_s is not None:
+        if self._watch is MasterWatch.ON:
             self._silent_at_s = now_s + max(self.member_timeout_s, patience_s)
-        if progress >= 0 and progress != self._progress:
-            self._progress = progress
+        if changes >= 0 and changes != self._changes:
+            self._changes = changes
             self.restarts = 0
 
     def _refuse(self, reason: str, container_id: str) -> None:
@@ -417,7 +430,7 @@ class SupervisorState:
         Deviation: the usual limit counts restarts within a time; here progress alone clears them, since a master that
         fails because of the job's state fails again at the same place.
         """
-        hung, self.hung, self._silent_at_s = self.hung, False, None
+        hung, self._watch = self._watch is MasterWatch.HUNG, MasterWatch.OFF
         if self.restarts < self.most_restarts:
             self.restarts += 1
             running = {c.container_id: c.pid for c in self.children.values() if c.pid}
@@ -434,7 +447,7 @@ class SupervisorState:
         if self.end is not None:
             return
         self.end = end
-        self._silent_at_s = None
+        self._watch = MasterWatch.OFF
         for child in self.children.values():
             if child.kill_at_s is None:
                 child.kill_at_s = now_s + self.grace_s
@@ -448,14 +461,14 @@ class SupervisorState:
             if child.kill_at_s is not None and child.kill_at_s <= now_s:
                 child.kill_at_s = None
                 self._out.append(SendSignal(child.pid, signals.SIGKILL))
-        if self._silent_at_s is None:
+        if self._watch is not MasterWatch.ON:
             return
         if now_s - self._looked_s > 2 * LOOK_S:
             # It was stopped, or had much to do: beats may wait to be read.
             self._silent_at_s = max(self._silent_at_s, now_s + self.member_timeout_s)
         self._looked_s = now_s
         if self._silent_at_s <= now_s:
-            self._silent_at_s, self.hung = None, True
+            self._watch = MasterWatch.HUNG
             self._out.append(SendSignal(self.children[MASTER].pid, signals.SIGKILL))
 
     def _finish_if_alone(self) -> None:

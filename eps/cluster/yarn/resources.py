@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from eps.cluster.api import ContainerEvent, ContainerRequest
+from eps.cluster.api import NO_NEWS, ContainerEvent, ContainerRequest
 from eps.cluster.backend import Waitable, Wakeup
 from eps.cluster.yarn.allocation import Allocation, Limits, StartContainer, StopContainer
 from eps.cluster.yarn.facade import AmClient, NmClient
@@ -246,7 +246,7 @@ class YarnResourceManager(Waitable):
                 raise ResourceError(self._gone)
             return events
 
-    def beat(self, progress: int, patience_s: float = 0.0) -> None:
+    def beat(self, changes: int, patience_s: float = 0.0, *, clock: int = NO_NEWS) -> None:
         """Say that the owner thread lives: from the first beat on, this process ends where no other comes in time."""
         self._patience_s = max(self._timing.owner_s, patience_s)
         self._silence_s = 0.0

@@ -106,10 +106,10 @@ class JobResources(YarnResourceManager):
     results: Results
     iterations: int = 1
 
-    def beat(self, progress: int, patience_s: float = 0.0) -> None:
+    def beat(self, changes: int, patience_s: float = 0.0, *, clock: int = NO_NEWS) -> None:
         """Say that the owner thread lives, and how far the job is."""
-        self.fraction_done = min(1.0, max(0, progress) / max(1, self.iterations))
-        super().beat(progress, patience_s)
+        self.fraction_done = min(1.0, max(0, clock) / max(1, self.iterations))
+        super().beat(changes, patience_s, clock=clock)
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
         """Leave the results, then end whatever still runs and tell YARN how the job ended."""
