@@ -284,7 +284,7 @@ def random_step(both: Both, rng: np.random.Generator, transferred: list[int]) ->
         transferred[0] += late == transferred[0]
         return f"update {late}"
     if chance < 0.92:
-        both.order(m.TakeInventory(0))
+        both.order(m.TakeInventory(0, 0))
         return "inventory"
     if chance < 0.95 and state.version == 1:
         known = state.partitions.get(1)
