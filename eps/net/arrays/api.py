@@ -36,7 +36,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from eps.core.types import Address
-from eps.errors import EpsError
+from eps.errors import DeadlineError, EpsError
 
 #: Array types a van carries, by their NumPy code; the position is the number on the wire.
 DTYPES: tuple[np.dtype[Any], ...] = tuple(np.dtype(code) for code in ("u1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8"))
@@ -117,12 +117,54 @@ class ReplyTo(Protocol):
 Handler = Callable[[Message, ReplyTo], None]
 
 
+class Waiting:
+    """The outcome of a posted request; a tenth of the cost of a future.
+
+    Attributes
+    ----------
+    outcome : Message, EpsError or None
+        None until it is there.
+    """
+
+    outcome: Message | EpsError | None = None
+
+    def set_result(self, outcome: Message | EpsError) -> None:
+        """Set the outcome."""
+        self.outcome = outcome
+
+    set_exception = set_result
+
+    def result(self) -> Message:
+        """Return the reply that has come, or raise the error that came in its place."""
+        if isinstance(self.outcome, Message):
+            return self.outcome
+        raise self.outcome or DeadlineError("the reply has not come")
+
+
+class ReplySource(Protocol):
+    """Replies to the posted requests of one connection, which the waiting thread reads."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when a reply comes; -1 where there is none."""
+
+    @property
+    def buffered(self) -> bool:
+        """True if :meth:`read_available` finds something although the descriptor may not be readable."""
+
+    def read_available(self) -> None:
+        """Read the replies that have come, and set the outcomes of their requests; wait some milliseconds for one."""
+
+
 class Connection(Protocol):
     """A way to one listener.  Safe to use from several threads."""
 
     @property
     def transport(self) -> str:
-        """What it goes over: ``shm``, ``unix`` or ``tcp``."""
+        """The transport it uses: ``shm``, ``unix`` or ``tcp``."""
+
+    @property
+    def replies(self) -> ReplySource:
+        """Where to read the replies to posted requests; :class:`eps.net.arrays.connection.Replies` does."""
 
     def request(self, message: Message) -> Future[Message]:
         """Send a request; the future holds the reply, or raises the handler's error.
@@ -140,15 +182,10 @@ class Connection(Protocol):
             The connection's outgoing queue stayed full.
         """
 
-    def call(self, message: Message, timeout_s: float) -> Message:
-        """Send a request and return its reply: the fastest way to one reply.
+    def post(self, message: Message) -> Waiting:
+        """Send a request whose reply the caller reads from :attr:`replies`: the fastest way to a reply.
 
-        Raises
-        ------
-        DeadlineError
-            No reply within ``timeout_s`` seconds.
-        EpsError
-            What :meth:`request` raises, or its future.
+        Raises what :meth:`request` raises.
         """
 
     def close(self) -> None:
