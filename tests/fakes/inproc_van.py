@@ -59,7 +59,7 @@ class InProcessVan:
             listener = self._listeners.get(address)
             connection = InProcessConnection(listener, self._limits) if listener is not None else None
         if connection is None:
-            raise PeerUnavailableError(f"nobody listens on {address}")
+            raise PeerUnavailableError(f"no process listens on {address}")
         connection.start()
         return connection
 

@@ -290,7 +290,7 @@ def test_what_listens_in_another_way_is_closed_once_the_way_is_known(way: str) -
     van.restrict_to(way)
     for other, address in before.items():
         if other != way:
-            with pytest.raises(PeerUnavailableError, match="nobody listens"):
+            with pytest.raises(PeerUnavailableError, match="no process listens"):
                 SocketVan(other, TOKEN).connect(address)
     assert way_taken(van, listener.address) == way == way_taken(NegotiatedVan(TOKEN), listener.address)
     listener.close()

@@ -76,7 +76,7 @@ class PendingRequests:
         return self._add(future), future
 
     def add_waiting(self) -> tuple[int, Waiting]:
-        """Return a new request id and where its one waiting thread finds the outcome; raises as :meth:`add`."""
+        """Return a new request id and its :class:`Waiting`; raises as :meth:`add`."""
         waiting = Waiting()
         return self._add(waiting), waiting
 
@@ -259,7 +259,7 @@ class ReplyReader:
             raise FrameError(f"a reply to request {request_id}, which does not wait for one")
 
     def fail(self, reason: str) -> None:
-        """Fail what is outstanding, and end the connection."""
+        """Fail outstanding requests, and end the connection."""
         self._pending.fail_all(f"the connection to {self._peer} was lost: {reason}")
         self._wire.shut_down()
 
@@ -277,9 +277,9 @@ class ReplyReader:
             thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def close(self, deadline_s: float) -> None:
-        """Close the wire, unless a thread still reads from it at a time of the monotonic clock."""
+        """Close the wire, unless a thread still reads from it at ``deadline_s`` of the monotonic clock."""
         if self._reading.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
-            # No thread reads: the descriptor may be given back.
+            # No thread reads: the descriptor can be closed.
             self._wire.close()
             self._stream.close()
             self._reading.release()
@@ -333,11 +333,11 @@ class SocketConnection:
         try:
             self._requests.send(message, request_id, _REQUEST)
         except BaseException as error:
-            # Of any kind: the caller does not get the request's future, so its reply is not waited for.
+            # Of any kind: the caller gets no future, so no thread waits for the reply.
             self._pending.withdraw(request_id)
             if isinstance(error, Exception) and self._lender is not None:
                 self._lender.on_reply(request_id)
-            # Else it was interrupted, and the peer may be reading what was lent: that stays until the connection ends.
+            # Else it was interrupted: the peer may read what was lent, which stays lent until the connection ends.
             raise
         TRAFFIC.sent(message)
 
@@ -347,10 +347,10 @@ class SocketConnection:
         return self._pending.closed or self._wire.hung_up()
 
     def close(self) -> None:
-        """Fail what is outstanding and give everything back; takes :data:`_JOIN_S` at most."""
+        """Fail outstanding requests and release all resources; takes :data:`_JOIN_S` at most."""
         deadline_s = time.monotonic() + _JOIN_S
         if not self.closed:
-            # What was lent on a connection that ends is lost for the peer; this is not any more.
+            # A peer cannot reuse what it lent on a connection that has ended: these leases go back before.
             with suppress(EpsError):
                 self._requests.send_returned(_JOIN_S / 5)
         self._pending.fail_all(f"the connection to {self._peer} was closed")
