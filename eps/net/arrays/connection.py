@@ -367,8 +367,6 @@ class Replies(Generic[TagT]):
 
     def __init__(self) -> None:
         self._waiting: dict[Waiting, tuple[TagT, ReplySource]] = {}
-        #: Those of them that have their outcome.
-        self._answered: deque[Waiting] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -383,17 +381,15 @@ class Replies(Generic[TagT]):
         self._waiting[connection.post(message)] = tag, connection.replies
 
     def next(self, timeout_s: float) -> tuple[TagT, Waiting] | None:
-        """Return the tag of a request and its outcome, or None where no reply came in time.
+        """Return the tag and the outcome of the oldest answered request, or None where no reply came in time.
 
         It may take some milliseconds longer than ``timeout_s``, but not where that is 0.
         """
         deadline_s = time.monotonic() + timeout_s
         while True:
-            if not self._answered:
-                self._answered.extend([waiting for waiting in self._waiting if waiting.outcome is not None])
-            if self._answered:
-                answered = self._answered.popleft()
-                return self._waiting.pop(answered)[0], answered
+            for waiting in self._waiting:
+                if waiting.outcome is not None:
+                    return self._waiting.pop(waiting)[0], waiting
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or not self._waiting:
                 return None
