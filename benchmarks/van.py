@@ -3,6 +3,7 @@
     python benchmarks/van.py [--sizes 40,400] [--rounds 12] [--output out.json] [--picture out.png] [--quick]
 
 Large: an array of float32 there (push) or here (pull) as one message, back to back.  Small: 100 floats there and back.
+The requesting thread reads each reply itself, as a worker's does (`Replies`).
 Mutual proof: the same with and without it.  JSON goes to standard output, a table to standard error.
 
 A variant is compared with what was measured beside it in the same round: medians of these ratios are what the bars are

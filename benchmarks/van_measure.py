@@ -33,7 +33,9 @@ from benchmarks.van_peer import (
     van_of,
 )
 from eps.core.types import Address
+from eps.errors import DeadlineError
 from eps.net.arrays.api import Connection, Message, Van
+from eps.net.arrays.connection import Replies
 from eps.net.calls import call as rpc
 from eps.net.security.certificates import make_certificates
 
@@ -95,6 +97,16 @@ class Peer:
         self.process.wait()
 
 
+def round_trip(connection: Connection, message: Message) -> Message:
+    """Send a request and return its reply, which this thread reads, as a worker's thread does."""
+    replies: Replies[None] = Replies()
+    replies.request(None, connection, message)
+    answered = replies.next(TIMEOUT_S)
+    if answered is None:
+        raise DeadlineError(f"no reply within {TIMEOUT_S:g} s")
+    return answered[1].result()
+
+
 def large(peer: Peer, sampler: Sampler, size_bytes: int, rounds: int) -> dict[str, Any]:
     """Measure pushes and pulls of one array of ``size_bytes``, each as one message, back to back.
 
@@ -153,7 +165,7 @@ class _Large:
     def _add_van(self, name: str, van: Van, connection: Connection, own: np.ndarray, into: np.ndarray) -> None:
         def request(what: int, array: np.ndarray | None = None) -> Message:
             arrays = () if array is None else (array,)
-            return connection.call(Message(REQUEST.pack(what, own.nbytes), arrays), TIMEOUT_S)
+            return round_trip(connection, Message(REQUEST.pack(what, own.nbytes), arrays))
 
         def pull_out(what: int) -> None:
             np.copyto(into, request(what).arrays[0])
@@ -198,8 +210,8 @@ def small(peer: Peer, sampler: Sampler, rounds: int) -> dict[str, Any]:
     for name, transport, security in ends:
         _, connection = peer.connect(transport, security)
         closing.append(connection)
-        operations[name] = lambda connection=connection: connection.call(
-            Message(REQUEST.pack(PING, 0), (array,)), TIMEOUT_S
+        operations[name] = lambda connection=connection: round_trip(
+            connection, Message(REQUEST.pack(PING, 0), (array,))
         )
     found = _in_turn(sampler, operations, rounds, BURST, TURNS, warm_up=WARM_UP)
     for end in closing:
@@ -250,8 +262,8 @@ def authentication(peer: Peer, sampler: Sampler, rounds: int) -> dict[str, Any]:
     for name, security in (("open", "open"), ("open again", "open"), ("token", "token")):
         _, connection = peer.connect("tcp", security)
         opened.append(connection)
-        pushes[name] = lambda connection=connection: connection.call(
-            Message(REQUEST.pack(PUSH, array.nbytes), (array,)), TIMEOUT_S
+        pushes[name] = lambda connection=connection: round_trip(
+            connection, Message(REQUEST.pack(PUSH, array.nbytes), (array,))
         )
     pushed = _in_turn(sampler, pushes, rounds, 1, STEADY_PUSHES)
     tidy()

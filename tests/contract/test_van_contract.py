@@ -24,6 +24,7 @@ from eps.net.arrays.api import (
     ReplyTo,
     Van,
 )
+from eps.net.arrays.connection import Replies
 from eps.net.arrays.negotiated import NegotiatedVan
 from eps.net.arrays.sockets import SocketVan
 from eps.net.calls.error_codec import ERROR_CLASSES
@@ -224,6 +225,41 @@ class VanContract:
             assert_same(future.result(DEADLINE_S), message)
         for thread in threads:
             thread.join()
+
+    @pytest.mark.parametrize("connections", [1, 3])
+    def test_posted_requests_are_answered_where_their_sender_reads(self, ends: Ends, connections: int) -> None:
+        def refuse_odd(message: Message, reply: ReplyTo) -> None:
+            if int(message.header) % 2:
+                raise PlanError("odd")
+            reply.send(message)
+
+        listener = ends.listen(refuse_odd)
+        opened = [ends.connect(listener) for _ in range(connections)]
+        sent = [Message(b"%d" % i, (np.full(10_000 * (i % 5), i),)) for i in range(30)]
+        replies: Replies[int] = Replies()
+        for i, message in enumerate(sent):
+            replies.request(i, opened[i % connections], message)
+        while len(replies):
+            answered = replies.next(DEADLINE_S)
+            assert answered is not None
+            tag, waiting = answered
+            if tag % 2:
+                assert isinstance(waiting.outcome, PlanError)
+            else:
+                assert_same(waiting.result(), sent[tag])
+        assert replies.next(0.0) is None
+
+    def test_posted_requests_fail_with_their_connection(self, ends: Ends) -> None:
+        entered = threading.Event()
+        listener = ends.listen(lambda message, reply: entered.set())
+        connection = ends.connect(listener)
+        replies: Replies[int] = Replies()
+        replies.request(1, connection, Message())
+        assert entered.wait(DEADLINE_S)
+        assert replies.next(0.0) is None
+        listener.close()
+        answered = replies.next(DEADLINE_S)
+        assert answered is not None and isinstance(answered[1].outcome, PeerUnavailableError)
 
     def test_requests_may_be_made_from_many_threads(self, ends: Ends) -> None:
         connection = ends.pair()

@@ -14,8 +14,8 @@ from queue import SimpleQueue
 import numpy as np
 
 from eps.core.types import Address
-from eps.errors import ConfigError, DeadlineError, EpsError, PeerUnavailableError
-from eps.net.arrays.api import Handler, Limits, Message
+from eps.errors import ConfigError, EpsError, PeerUnavailableError
+from eps.net.arrays.api import Handler, Limits, Message, Waiting
 from eps.net.arrays.connection import PendingRequests
 from eps.net.arrays.frames import check_message, sealed, unsealed
 from eps.net.arrays.sockets import Reply, handle
@@ -59,7 +59,7 @@ class InProcessVan:
             listener = self._listeners.get(address)
             connection = InProcessConnection(listener, self._limits) if listener is not None else None
         if connection is None:
-            raise PeerUnavailableError(f"nobody listens on {address}")
+            raise PeerUnavailableError(f"no process listens on {address}")
         connection.start()
         return connection
 
@@ -111,6 +111,8 @@ class InProcessConnection:
         self._listener = listener
         self._limits = limits
         self._pending = PendingRequests()
+        #: Set when outcomes have come that :meth:`read_available` has not noticed.
+        self._came = threading.Event()
         self._order = threading.Lock()
         self._requests: SimpleQueue[tuple[int, Message] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"eps-van-inproc-{listener.address}", daemon=True)
@@ -133,16 +135,32 @@ class InProcessConnection:
             self._requests.put((request_id, _handed_over(message)))
         return future
 
-    def call(self, message: Message, timeout_s: float) -> Message:
-        """Send a request and wait for its reply."""
-        future = self.request(message)
-        try:
-            return future.result(timeout_s)
-        except TimeoutError:
-            # A handler's own DeadlineError is a TimeoutError as well.
-            if future.done():
-                raise
-            raise DeadlineError(f"{self._listener.address} did not answer within {timeout_s:g} s") from None
+    def post(self, message: Message) -> Waiting:
+        """Send a request whose outcome the listener's thread sets."""
+        check_message(message, self._limits)
+        with self._order:
+            request_id, waiting = self._pending.add_waiting()
+            self._requests.put((request_id, _handed_over(message)))
+        return waiting
+
+    @property
+    def replies(self) -> InProcessConnection:
+        """Where to wait for outcomes."""
+        return self
+
+    @property
+    def buffered(self) -> bool:
+        """True if replies have come since the last look."""
+        return self._came.is_set()
+
+    def fileno(self) -> int:
+        """Return that there is no descriptor."""
+        return -1
+
+    def read_available(self) -> None:
+        """Wait until a reply comes, or the connection ends, or for some milliseconds."""
+        if self._came.wait(0.02):
+            self._came.clear()
 
     def close(self) -> None:
         """Fail what is outstanding and end the thread."""
@@ -151,6 +169,7 @@ class InProcessConnection:
     def end(self, reason: str) -> None:
         """Fail what is outstanding with ``reason`` and end the thread."""
         self._pending.fail_all(reason)
+        self._came.set()
         self._requests.put(None)
         self._listener.discard(self)
         # One that was not started yet, by another thread that connects, ends as soon as it is.
@@ -173,6 +192,7 @@ class InProcessConnection:
         else:
             # Through the codec, so that an error which would not cross a process boundary does not cross here.
             self._pending.resolve(request_id, decode_error(encode_error(outcome)))
+        self._came.set()
 
 
 def _handed_over(message: Message) -> Message:

@@ -16,6 +16,7 @@ import numpy as np
 from eps.core.types import Address
 from eps.errors import PeerUnavailableError
 from eps.net.arrays.api import DTYPES, Connection, Message, ReplyTo
+from eps.net.arrays.connection import Replies
 from eps.net.arrays.frames import Kind, whole
 from eps.net.arrays.sockets import ANSWER_BYTES, CHALLENGE_BYTES, PROOF_BYTES, ConnectorHandshake, ListenerHandshake
 from eps.net.security.credentials import JobToken, Security
@@ -84,9 +85,18 @@ def said_by(frame: bytes, most_bytes: int = 1 << 20) -> Said | None:
     return (kind, request_id, frame[start : start + header_bytes], arrays) if end == payload_bytes else None
 
 
+def ask(connection: Connection, message: Message) -> Message:
+    """Send a request and return its reply, which this thread reads, as a worker's does."""
+    replies: Replies[None] = Replies()
+    replies.request(None, connection, message)
+    answered = replies.next(DEADLINE_S)
+    assert answered is not None, f"no reply within {DEADLINE_S} s"
+    return answered[1].result()
+
+
 def still_works(connection: Connection) -> None:
     sent = Message(b"still here", (np.arange(5), np.zeros(20_000)))
-    received = connection.call(sent, DEADLINE_S)
+    received = ask(connection, sent)
     assert received.header == sent.header
     assert [a.tobytes() for a in received.arrays] == [a.tobytes() for a in sent.arrays]
 

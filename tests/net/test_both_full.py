@@ -48,10 +48,10 @@ def test_requests_and_replies_beyond_the_limits_of_both_ends_pass(way: str) -> N
             found = {}
             while (answer := replies.next(SOON_S)) is not None:
                 number, future = answer
-                found[number] = all(bool((array == number).all()) for array in future.result(0).arrays)
+                found[number] = all(bool((array == number).all()) for array in future.result().arrays)
             assert found == dict.fromkeys(range(MESSAGES), True)
             assert time.monotonic() - began_s < SOON_S
-            # What was read on behalf of who waited is over: a call reads its own reply again.
+            # The reader thread reads for no blocked sender any more: a thread that waits reads its own reply again.
             still_works(connection)
             assert not connection.replies._blocked_senders
         except EpsError as error:

@@ -24,6 +24,7 @@ from tests.net.raw_peers import (
     TOKEN,
     RawListener,
     accept_handshake,
+    ask,
     echo,
     eventually,
     frame_of,
@@ -110,7 +111,7 @@ def test_a_request_that_cannot_be_made_is_forgotten_with_what_it_lent() -> None:
         listener = SocketVan("shm", TOKEN).listen(echo)
         connection = van.connect(listener.address, DEADLINE_S)
         large = Message(b"", (np.ones(100_000), np.zeros(100_000)))
-        for send in (connection.request, connection.post, lambda message: connection.call(message, DEADLINE_S)):
+        for send in (connection.request, connection.post):
             arena.copies_left = 1
             with pytest.raises(RuntimeError, match="no more"):
                 send(large)
@@ -248,7 +249,7 @@ def drain(replies: Replies[int]) -> dict[int, bytes]:
         assert answered is not None
         tag, future = answered
         assert tag not in found
-        found[tag] = future.result(0).header
+        found[tag] = future.result().header
     return found
 
 
@@ -281,7 +282,7 @@ def test_the_first_reply_is_given_first(members: Members, ways: list[str]) -> No
         threading.Event().wait(0.001)
     kept[0][1].send(kept[0][0])
     answered = replies.next(DEADLINE_S)
-    assert answered is not None and answered[0] == "slow" and answered[1].result(0).header == b"slow"
+    assert answered is not None and answered[0] == "slow" and answered[1].result().header == b"slow"
 
 
 @pytest.mark.parametrize("ways", [["tcp"], ["tcp", "inproc"], ["inproc"]], ids="-".join)
@@ -304,7 +305,7 @@ def test_a_failure_is_a_reply(members: Members, way: str) -> None:
     answered = replies.next(DEADLINE_S)
     assert answered is not None
     with pytest.raises(PlanError, match="no"):
-        answered[1].result(0)
+        answered[1].result()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -333,7 +334,7 @@ def test_requests_of_a_connection_that_breaks_fail_and_others_go_on(way: str) ->
             replies.request(4, broken, Message())
             answered = replies.next(DEADLINE_S)
             assert answered is not None
-            answered[1].result(0)
+            answered[1].result()
         broken.close()
         other.close()
         fine.close()
@@ -350,7 +351,7 @@ def test_requests_of_a_connection_that_is_closed_here_fail(members: Members, way
         answered = replies.next(DEADLINE_S)
         assert answered is not None
         with pytest.raises(PeerUnavailableError):
-            answered[1].result(0)
+            answered[1].result()
     assert replies.next(0.0) is None
 
 
@@ -388,7 +389,7 @@ def test_several_replies_that_came_with_one_segment_are_all_given(members: Membe
         connection.close()
 
 
-def test_calls_and_requests_of_other_threads_share_the_connection(members: Members) -> None:
+def test_posts_and_requests_of_other_threads_share_the_connection(members: Members) -> None:
     connection = members.connect("tcp")
     failures: list[BaseException] = []
 
@@ -397,7 +398,7 @@ def test_calls_and_requests_of_other_threads_share_the_connection(members: Membe
             for i in range(100):
                 header = b"%d %d" % (number, i)
                 if number % 2:
-                    assert connection.call(Message(header), DEADLINE_S).header == header
+                    assert ask(connection, Message(header)).header == header
                 else:
                     assert connection.request(Message(header)).result(DEADLINE_S).header == header
         except BaseException as error:

@@ -16,7 +16,7 @@ from eps.net.arrays.frames import FRAME_HEADER, MAGIC, SEAL_BYTES, VERSION, Kind
 from eps.net.arrays.reader import StreamReader
 from eps.net.arrays.sockets import SocketVan
 from eps.net.arrays.wires import PlainWire
-from tests.net.raw_peers import DEADLINE_S, TOKEN, Pieces, frame_of, said_by
+from tests.net.raw_peers import DEADLINE_S, TOKEN, Pieces, ask, frame_of, said_by
 
 SMALL = Limits(max_header_bytes=1000, max_message_bytes=2 * MIB, max_arrays=8)
 
@@ -182,9 +182,9 @@ def test_both_ends_find_the_same_checksum(way: str, arrays: tuple[np.ndarray, ..
     listener = van.listen(take)
     connection = van.connect(listener.address, DEADLINE_S)
     sent = Message(b"x", arrays, Seal())
-    back = connection.call(sent, DEADLINE_S)
+    back = ask(connection, sent)
     # A small one after it: the frame before it was another kind of one.
-    assert connection.call(Message(b"y", arrays), DEADLINE_S).seal is not None
+    assert ask(connection, Message(b"y", arrays)).seal is not None
     connection.close()
     listener.close()
     first, plain = came

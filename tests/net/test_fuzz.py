@@ -26,6 +26,7 @@ from tests.net.raw_peers import (
     TOKEN,
     RawListener,
     accept_handshake,
+    ask,
     dial,
     echo,
     end_sending,
@@ -282,7 +283,7 @@ def test_a_listener_that_sends_garbage_costs_its_connector_one_connection(port: 
         with RawListener(play, unix=port.way != "tcp") as listener:
             connection = van.connect(listener.address, DEADLINE_S)
             with pytest.raises(PeerUnavailableError):
-                connection.call(REQUEST, DEADLINE_S)
+                ask(connection, REQUEST)
             assert connection.closed
             connection.close()
     still_works(port.good)

@@ -23,6 +23,7 @@ from tests.net.raw_peers import (
     TOKEN,
     RawListener,
     accept_handshake,
+    ask,
     descriptors,
     dial,
     echo,
@@ -354,7 +355,7 @@ def test_a_connector_is_not_harmed_by_a_listener_that_lies_about_segments(conten
     with nothing_left(), RawListener(play, unix=True) as listener:
         connection = SocketVan("shm", TOKEN).connect(listener.address, DEADLINE_S)
         with pytest.raises(PeerUnavailableError):
-            connection.call(Message(), DEADLINE_S)
+            ask(connection, Message())
         connection.close()
 
 

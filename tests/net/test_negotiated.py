@@ -20,7 +20,7 @@ from eps.net.arrays.sockets import SocketVan
 from eps.net.security.certificates import make_certificates
 from eps.net.security.credentials import NO_SECURITY, Security, TlsFiles
 from eps.pb import data_pb2 as pb
-from tests.net.raw_peers import DEADLINE_S, OTHER_TOKEN, TOKEN, RawListener, echo, nothing_left, rest, still_works
+from tests.net.raw_peers import DEADLINE_S, OTHER_TOKEN, TOKEN, RawListener, ask, echo, nothing_left, rest, still_works
 
 WAYS = ["shm", "unix", "tcp"]
 #: What an error may take, on a busy machine.
@@ -139,7 +139,7 @@ def test_a_member_whose_data_takes_another_way_takes_none_where_members_meet() -
     listener = NegotiatedVan(TOKEN, "unix").listen(echo)
     connection = SocketVan("tcp", TOKEN).connect(listener.address, DEADLINE_S)
     with pytest.raises(ProtocolError, match="takes no data over tcp"):
-        connection.call(Message(b"x"), DEADLINE_S)
+        ask(connection, Message(b"x"))
     connection.close()
     listener.close()
 
@@ -290,7 +290,7 @@ def test_what_listens_in_another_way_is_closed_once_the_way_is_known(way: str) -
     van.restrict_to(way)
     for other, address in before.items():
         if other != way:
-            with pytest.raises(PeerUnavailableError, match="nobody listens"):
+            with pytest.raises(PeerUnavailableError, match="no process listens"):
                 SocketVan(other, TOKEN).connect(address)
     assert way_taken(van, listener.address) == way == way_taken(NegotiatedVan(TOKEN), listener.address)
     listener.close()

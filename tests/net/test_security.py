@@ -106,7 +106,7 @@ def test_members_exchange_arrays_in_the_folder_and_listen_nowhere_else(ours: Sec
         assert listening() - before == set()
         for way in ("shm", "unix"):
             connection = NegotiatedVan(ours, way).connect(listener.address, DEADLINE_S)
-            assert connection.call(Message(b"header"), DEADLINE_S).header == b"header"
+            assert connection.request(Message(b"header")).result(DEADLINE_S).header == b"header"
             assert connection.transport == way
             connection.close()
     finally:

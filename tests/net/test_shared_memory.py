@@ -26,6 +26,7 @@ from eps.net.arrays.sockets import SocketVan
 from tests.net.raw_peers import (
     DEADLINE_S,
     TOKEN,
+    ask,
     descriptors,
     echo,
     eventually,
@@ -162,17 +163,17 @@ def test_memory_of_a_reply_is_used_again_once_the_last_view_of_it_is_gone() -> N
         reply.send(Message(b"", (array,)))
 
     with pair(give) as (van, _, connection):
-        held = [connection.call(Message(), DEADLINE_S).arrays[0] for _ in range(4)]
+        held = [ask(connection, Message()).arrays[0] for _ in range(4)]
         assert len(set(places)) == 4
         view = held[1][100:200]
         del held[1]
-        connection.call(Message(), DEADLINE_S)
+        ask(connection, Message())
         assert len(set(places)) == 5, "a view of it is still there"
         assert set(view.tolist()) == {1} and [int(array[0]) for array in held] == [0, 2, 3]
         del view, held
-        connection.call(Message(), DEADLINE_S)
+        ask(connection, Message())
         # What has come back is told with the next message; only then is it there to be used.
-        connection.call(Message(), DEADLINE_S)
+        ask(connection, Message())
         assert len(set(places)) < len(places)
 
 
@@ -202,7 +203,7 @@ def test_what_a_listener_had_lent_when_it_closed_is_not_written_again() -> None:
         reply.send(Message(b"", (array, np.full(MIB, 5, np.uint8))))
 
     with pair(give) as (van, listener, connection):
-        reading = connection.call(Message(), DEADLINE_S).arrays
+        reading = ask(connection, Message()).arrays
         listener.close()
         for _ in range(4):
             van.empty(LARGE_BYTES, np.uint8)[:] = 9
@@ -245,7 +246,7 @@ def test_segments_that_are_too_many_to_keep_are_forgotten_at_both_ends(monkeypat
             # Each of a size of its own, so that none fits where another was; pages that nobody touches cost nothing.
             sent = van.empty(LARGE_BYTES + i * 4 * MIB, np.uint8)
             sent[-1] = i
-            connection.call(Message(b"", (sent,)), DEADLINE_S)
+            ask(connection, Message(b"", (sent,)))
             del sent
             assert size_of(van) <= 6 * (LARGE_BYTES + i * 4 * MIB)
             assert len(shared_mappings()) <= before + 8
@@ -260,7 +261,7 @@ def test_the_arena_stays_small_over_thousands_of_messages_of_changing_sizes() ->
     with pair(echo) as (van, _, connection):
         for _ in range(2000):
             array = source[: int(np.exp(rng.uniform(np.log(2_000), np.log(60_000))))]
-            received = connection.call(Message(b"", (array,)), DEADLINE_S).arrays[0]
+            received = ask(connection, Message(b"", (array,))).arrays[0]
             assert received[-1] == array[-1] and len(received) == len(array)
         assert size_of(van) == SLAB_BYTES
 
@@ -292,7 +293,7 @@ def test_without_memory_to_share_arrays_go_through_the_socket(monkeypatch: pytes
 
     with pair(echo) as (_, _, connection):
         monkeypatch.setattr(os, "memfd_create", refuse)
-        received = connection.call(Message(b"", (np.arange(MIB),)), DEADLINE_S)
+        received = ask(connection, Message(b"", (np.arange(MIB),)))
         assert received.arrays[0].tolist() == list(range(MIB))
 
 
@@ -333,7 +334,7 @@ def test_a_segment_that_could_not_be_passed_for_lack_of_room_is_passed_later() -
         gate.set()
         for future in futures:
             future.result(DEADLINE_S)
-        assert connection.call(Message(b"", (sent,)), DEADLINE_S).header == b"\x07"
+        assert ask(connection, Message(b"", (sent,))).header == b"\x07"
 
 
 def test_a_message_that_was_let_through_leaves_although_the_room_was_taken_meanwhile(
@@ -389,13 +390,13 @@ def test_threads_that_reply_on_one_connection_may_each_need_a_new_segment() -> N
 def test_threads_that_ask_on_one_connection_may_each_need_a_new_segment() -> None:
     with pair(lambda message, reply: reply.send(Message(bytes(message.arrays[0][-1:])))) as (van, _, connection):
 
-        def ask(number: int) -> bool:
+        def ask_for(number: int) -> bool:
             sent = van.empty(LARGE_BYTES + number * 8192, np.uint8)
             sent[-1] = number
-            return connection.call(Message(b"", (sent,)), DEADLINE_S).header == bytes([number])
+            return ask(connection, Message(b"", (sent,))).header == bytes([number])
 
         with ThreadPoolExecutor(8) as pool:
-            assert all(pool.map(ask, range(40)))
+            assert all(pool.map(ask_for, range(40)))
 
 
 SERVING = f"""
@@ -445,12 +446,12 @@ def test_a_listener_that_is_killed_leaves_no_memory() -> None:
         assert process.stdout is not None
         address = Address(process.stdout.readline().decode().strip(), 0)
         connection = SocketVan("shm", TOKEN).connect(address, DEADLINE_S)
-        reading = connection.call(Message(), DEADLINE_S).arrays
+        reading = ask(connection, Message()).arrays
         assert len(shared_mappings()) == before + 2
         process.send_signal(signal.SIGKILL)
         process.wait(DEADLINE_S)
         with pytest.raises(PeerUnavailableError):
-            connection.call(Message(), DEADLINE_S)
+            ask(connection, Message())
         connection.close()
         assert [set(np.unique(array).tolist()) for array in reading] == [{5}, {5}], "whoever reads is not disturbed"
         del reading

@@ -17,6 +17,7 @@ from eps.net.arrays.sockets import SocketVan
 from tests.net.raw_peers import (
     DEADLINE_S,
     TOKEN,
+    ask,
     eventually,
     frame_of,
     nothing_left,
@@ -69,7 +70,7 @@ def test_a_peer_that_does_not_read_holds_up_no_answer_to_another(way: str) -> No
         connection = van.connect(listener.address, DEADLINE_S)
         open_peers.callback(connection.close)
         began_s = time.monotonic()
-        assert connection.call(Message(b"go"), DEADLINE_S).header == b"go"
+        assert ask(connection, Message(b"go")).header == b"go"
         assert time.monotonic() - began_s < SOON_S
         open_peers.close()
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from eps.errors import DeadlineError, FrameError, PeerUnavailableError, ProtocolError
-from eps.net.arrays.api import ALIGNMENT_BYTES, DTYPES, MIB, Limits, Message
-from eps.net.arrays.connection import PendingRequests, Waiting
+from eps.net.arrays.api import ALIGNMENT_BYTES, DTYPES, MIB, Limits, Message, Waiting
+from eps.net.arrays.connection import PendingRequests
 from eps.net.arrays.frames import Kind, SmallFrames
 from eps.net.arrays.reader import StreamReader
 from eps.net.arrays.wires import PlainWire
@@ -168,13 +168,3 @@ def test_a_request_that_is_made_while_a_connection_ends_fails_or_is_refused() ->
             thread.join(DEADLINE_S)
         assert all(isinstance(one.outcome, PeerUnavailableError) for one in waiting)
         assert not pending._futures
-
-
-def test_an_outcome_is_noticed_whenever_it_is_set() -> None:
-    for _ in range(500):
-        waiting = Waiting()
-        setting = threading.Thread(target=waiting.set_result, args=(SMALL,))
-        setting.start()
-        waiting.wait(DEADLINE_S)
-        assert waiting.outcome is SMALL
-        setting.join()

@@ -1,4 +1,4 @@
-"""The data plane's interface: messages of NumPy arrays, connections, listeners, vans; what this process sent and heard.
+"""The data plane's interface: messages of NumPy arrays, connections, listeners, vans; counters of messages.
 
 A :class:`Van` carries a :class:`Message` (a few opaque header bytes and any number of arrays) from one process to
 another and a reply back.  Implementations plug in here and nowhere else; one is done when it passes
@@ -11,14 +11,14 @@ another and a reply back.  Implementations plug in here and nowhere else; one is
     may lie in the sender's memory, and is read-only then: those of a request are valid until it is answered, those of
     a reply as long as they are referenced.  A handler that keeps or changes one makes a copy.
 4.  A van may read the arrays of a message after ``request`` or ``send`` has returned, without a copy of its own.
-    The sender leaves them unchanged: those of a request until its future is done, those of a reply for good.
+    The sender leaves them unchanged: those of a request until it is answered, those of a reply for good.
     Give :meth:`Message.copied` where that cannot be promised.  Arrays of :meth:`Van.empty` travel with the fewest
     copies that the transport allows.
 5.  A peer that sends nonsense loses at most its own connection.
 6.  Both ends know that the other belongs to the job before a message is taken.
-7.  A message with a :class:`Seal` travels with a checksum of header and arrays, which says what left; whether that is
-    what came is for the receiver to judge.
-8.  After ``close`` nothing of a connection, listener or van is left: no thread, no channel, no file descriptor.
+7.  A message with a :class:`Seal` carries a checksum of the header and arrays that were sent.  The receiver, not the
+    van, compares it with what arrived.
+8.  ``close`` leaves nothing of a connection, listener or van behind: no thread, no channel, no file descriptor.
 
 Source: design section 2 (data plane); the word is ps-lite's.
 """
@@ -36,7 +36,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from eps.core.types import Address
-from eps.errors import EpsError
+from eps.errors import DeadlineError, EpsError
 
 #: Array types a van carries, by their NumPy code; the position is the number on the wire.
 DTYPES: tuple[np.dtype[Any], ...] = tuple(np.dtype(code) for code in ("u1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8"))
@@ -54,15 +54,15 @@ ARRAY_DESCRIPTION_BYTES = 40
 class Seal:
     """A checksum of a message that travels behind its arrays: XXH3 (64 bits) in hexadecimal (:mod:`.frames`)."""
 
-    #: Of what left: at the sender once it has left, at the receiver what the sender said.
+    #: Checksum of what was sent.  The sender has it after sending, the receiver takes it from the message.
     left: str = ""
-    #: At the receiver, of what came; empty where the van did not touch the bytes: then it is not known yet.
+    #: At the receiver, checksum of what arrived; empty where the arrays lie in the sender's memory, unread so far.
     arrived: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """What travels: header bytes that the van does not look into, and arrays.
+    """One message: header bytes, which the van does not interpret, and arrays.
 
     Not comparable: arrays have no single truth value.
     """
@@ -70,7 +70,7 @@ class Message:
     header: bytes = b""
     #: Each C-contiguous, of a type in :data:`DTYPES`, with at most :data:`MAX_DIMS` dimensions.
     arrays: tuple[np.ndarray, ...] = ()
-    #: Given, the message gets a checksum, which is taken on the thread that sends.
+    #: Where given, the sending thread takes a checksum of the message.
     seal: Seal | None = None
 
     @property
@@ -85,20 +85,20 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is accepted from a peer and held for one; checked before any memory is reserved."""
+    """What a van accepts from a peer and queues for one; checked before memory is reserved."""
 
     max_header_bytes: int = MIB // 2
     #: Header, description and arrays of one message, as laid out on the wire.
     max_message_bytes: int = 2048 * MIB
     #: Arrays of one message.
     max_arrays: int = 1024
-    #: Bytes waiting to be sent on one connection: above it a requester waits, and of a peer that does not take its
-    #: replies no further requests are read.  One message is always admitted.
+    #: Bytes queued for sending on one connection.  Above it a requester waits, and a listener reads no further requests
+    #: of a peer that does not take its replies.  One message is always admitted.
     max_outgoing_bytes: int = 256 * MIB
 
 
 class ReplyTo(Protocol):
-    """The way back for one request; used exactly once, from any thread."""
+    """Answers one request, exactly once, from any thread."""
 
     def send(self, message: Message) -> None:
         """Answer the request; never waits for the peer.  Does nothing where it has disconnected.
@@ -117,12 +117,54 @@ class ReplyTo(Protocol):
 Handler = Callable[[Message, ReplyTo], None]
 
 
+class Waiting:
+    """The outcome of a posted request; a tenth of the cost of a future.
+
+    Attributes
+    ----------
+    outcome : Message, EpsError or None
+        None until it is there.
+    """
+
+    outcome: Message | EpsError | None = None
+
+    def set_result(self, outcome: Message | EpsError) -> None:
+        """Set the outcome."""
+        self.outcome = outcome
+
+    set_exception = set_result
+
+    def result(self) -> Message:
+        """Return the reply that has come, or raise the error that came in its place."""
+        if isinstance(self.outcome, Message):
+            return self.outcome
+        raise self.outcome or DeadlineError("the reply has not come")
+
+
+class ReplySource(Protocol):
+    """Replies to the posted requests of one connection, which the waiting thread reads."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when a reply comes; -1 where there is none."""
+
+    @property
+    def buffered(self) -> bool:
+        """True if :meth:`read_available` finds something although the descriptor may not be readable."""
+
+    def read_available(self) -> None:
+        """Read the replies that have come, and set the outcomes of their requests; wait some milliseconds for one."""
+
+
 class Connection(Protocol):
     """A way to one listener.  Safe to use from several threads."""
 
     @property
     def transport(self) -> str:
-        """What it goes over: ``shm``, ``unix`` or ``tcp``."""
+        """The transport it uses: ``shm``, ``unix`` or ``tcp``."""
+
+    @property
+    def replies(self) -> ReplySource:
+        """Where to read the replies to posted requests; :class:`eps.net.arrays.connection.Replies` does."""
 
     def request(self, message: Message) -> Future[Message]:
         """Send a request; the future holds the reply, or raises the handler's error.
@@ -140,19 +182,14 @@ class Connection(Protocol):
             The connection's outgoing queue stayed full.
         """
 
-    def call(self, message: Message, timeout_s: float) -> Message:
-        """Send a request and return its reply: the fastest way to one reply.
+    def post(self, message: Message) -> Waiting:
+        """Send a request whose reply the caller reads from :attr:`replies`: the fastest way to a reply.
 
-        Raises
-        ------
-        DeadlineError
-            No reply within ``timeout_s`` seconds.
-        EpsError
-            What :meth:`request` raises, or its future.
+        Raises what :meth:`request` raises.
         """
 
     def close(self) -> None:
-        """Fail what is outstanding and give everything back.  May be called more than once."""
+        """Fail outstanding requests and release all resources.  May be called more than once."""
 
     @property
     def closed(self) -> bool:
@@ -167,7 +204,7 @@ class Listener(Protocol):
         """Where to connect; has the port that the system chose for port 0."""
 
     def close(self) -> None:
-        """End all connections and give everything back; waits a few seconds for handlers that are running."""
+        """Close all connections and release all resources; waits a few seconds for running handlers."""
 
 
 class Van(Protocol):
@@ -295,7 +332,7 @@ class Peers:
         return found
 
     def keep(self, addresses: Iterable[Address]) -> None:
-        """Close the connections to everybody else."""
+        """Close the connections to all other addresses."""
         wanted = set(addresses)
         with self._lock:
             gone = [self._connections.pop(address) for address in list(self._connections) if address not in wanted]

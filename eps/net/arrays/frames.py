@@ -69,7 +69,7 @@ _MOST_LAYOUTS = 256
 
 
 class Kind(enum.IntEnum):
-    """What a message is for."""
+    """Kinds of frames."""
 
     #: A listener's first message on a connection: it takes requests.
     HELLO = 0

@@ -1,21 +1,21 @@
 """Memory of a process that uses a van: arrays that another process on this host reads where they lie, and tuning.
 
-An :class:`Arena` is a process's own; it hands out arrays whose memory lies in anonymous files (``memfd_create``).  To
+An :class:`Arena` belongs to one process and makes arrays whose memory lies in anonymous files (``memfd_create``).  To
 send one, a connection passes the file's descriptor once (``SCM_RIGHTS``) and from then on only says where the array
-lies; nothing is copied.  The memory is used again when this process has dropped the array and every peer that it was
-lent to has given it back.  There is no name in any file system: the kernel frees a segment with its last descriptor
+lies; nothing is copied.  The memory is reused when this process has freed the array and every peer that borrowed it
+has returned it.  There is no name in any file system: the kernel frees a segment with its last descriptor
 and mapping, also after ``kill -9``.
 
-What a connection had lent when it ended is used again once the process at its other end is gone, for until then that
-process may be reading it.
+Arrays that were lent when a connection ended are reused once the process at its other end has exited; until then that
+process may read them.
 
 Small blocks are cut from segments of :data:`SLAB_BYTES`, which cost only the pages that are touched; large ones have a
 segment each.  Sizes are rounded up to an eighth of a power of two, so that a freed block fits the next request: a clock
 of training asks for the memory of the one before, whose pages are warm, and first touches are what is expensive here.
 Free neighbours in a slab become one where no free block fits.
 
-A segment in which no array lies goes back to the system when it was not needed for :data:`MOST_IDLE_S`, when there is
-more of it than was in use at the same time lately, or at once where the process rests (:meth:`Arena.rest`).
+An arena returns a segment without arrays to the system in three cases: it was idle for :data:`MOST_IDLE_S`; idle
+segments exceed what was in use at the same time lately; the process rests (:meth:`Arena.rest`).
 
 Source: P. Wilson et al., "Dynamic Storage Allocation: A Survey and Critical Review", 1995 (deferred coalescing with
 lists of exact sizes, best fit).
@@ -45,17 +45,17 @@ from eps.errors import FrameError
 SLAB_BYTES = 64 << 20
 #: A block above it is a segment of its own.
 MOST_SLAB_BLOCK_BYTES = 16 << 20
-#: Segments that no array lies in and that are kept for the next request, in bytes; as much as was in use at the same
-#: time lately is kept in any case.
+#: Most bytes of idle segments that an arena keeps for the next request.  It keeps as much as was in use at the same
+#: time lately in any case.
 MOST_IDLE_BYTES = 1 << 30
-#: Longest time that such a segment is kept; also what "lately" is.  Longer than a clock of training.
+#: How long an arena keeps an idle segment; also what "lately" means.  Longer than a clock of training.
 MOST_IDLE_S = 300.0
 _PAGE_BYTES = mmap.PAGESIZE
 _F_ADD_SEALS, _F_GET_SEALS = 1033, 1034
 _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW = 1, 2, 4
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 _MADV_POPULATE_WRITE = 23
-#: Pages that one call of the system gives, in bytes: no other thread that maps memory waits long for it.
+#: Bytes that one system call touches: other threads that map memory do not wait long for it.
 _TOUCH_BYTES = 4 << 20
 
 
@@ -150,13 +150,13 @@ class Reader:
 
 
 class _Block:
-    """The owner of an array's memory: an object that NumPy takes an array from, and that notices when it is gone."""
+    """The owner of an array's memory: NumPy makes the array from it, and frees it with the array's last view."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_notes", "_place", "readers", "segment")
 
     def __init__(self, segment: Segment, offset: int, size_bytes: int, block_bytes: int, notes: _Notes) -> None:
         self.segment = segment
-        #: Who may still be reading it when the array is gone.
+        #: Processes that may still read it after the array is freed.
         self.readers: tuple[Reader, ...] = ()
         self._place = (segment, offset, block_bytes)
         self._notes = notes
@@ -168,26 +168,26 @@ class _Block:
         }
 
     def __del__(self) -> None:
-        # May run anywhere, also inside the arena's own lock: it leaves a note, and waits for nothing.
+        # May run anywhere, also inside the arena's own lock: it appends a note, and waits for nothing.
         self._notes.freed.append((*self._place, self.readers))
         if self._notes.resting:
-            # No array will be asked for, which is when the arena looks at them.
+            # The arena takes in notes when an array is requested, which will not happen here.
             self._notes.collect()
 
 
-#: Segment, offset and bytes of a block whose array is gone, and who may still be reading it.
+#: Segment, offset and bytes of a block whose array was freed, and the processes that may still read it.
 _Freed = tuple[Segment, int, int, tuple[Reader, ...]]
 
 
 class _Notes:
-    """What the blocks of an arena tell it; it does not keep the arena alive."""
+    """Blocks that were freed, for the arena to take in; does not keep the arena alive."""
 
     __slots__ = ("_arena", "freed", "resting")
 
     def __init__(self, arena: Arena) -> None:
         self._arena = weakref.ref(arena)
         self.freed: deque[_Freed] = deque()
-        #: Nothing is kept for a next request.
+        #: The arena keeps no freed memory for the next request.
         self.resting = False
 
     def collect(self) -> None:
@@ -209,20 +209,21 @@ class Arena:
         self._free: dict[int, list[tuple[Segment, int]]] = {}
         #: Number -> segment that small blocks are cut from.
         self._slabs: dict[int, Segment] = {}
-        #: What is left of them and in no list of :attr:`_free`: bytes, number, offset, smallest first.
+        #: Their parts that are in no list of :attr:`_free`: bytes, number, offset, smallest first.
         self._extents: list[tuple[int, int, int]] = []
         #: Number -> segment that no array lies in, longest first.
         self._idle: dict[int, Segment] = {}
         self._idle_bytes = 0
-        #: Of the others; the most lately, the most in the while before, and when that while becomes another.
+        #: Bytes of segments with arrays: now, the most in this period, and the most in the period before.
         self._busy_bytes = self._most_busy_bytes = self._most_before_bytes = 0
+        #: When the period ends; it lasts :data:`MOST_IDLE_S`.
         self._most_until_s = 0.0
         self._notes = _Notes(self)
         #: Blocks of slabs that a peer may still be reading.
         self._read: list[_Freed] = []
         #: Where segments begin, ascending, and the segments.  Never changed, always replaced: read without the lock.
         self._table: tuple[list[int], list[weakref.ref[Segment]]] = ([], [])
-        #: Called with the number of a segment that is given back to the system.
+        #: Called with the number of each segment that the arena drops.
         self._listeners: list[Callable[[int], None]] = []
         with _arenas_lock:
             _arenas.add(self)
@@ -245,7 +246,7 @@ class Arena:
                 self._count_busy(segment, now_s)
             segment.used_bytes += block_bytes
             if self._idle:
-                # After it was seen to: what is asked for is not given back just before.
+                # Last: a segment that fits this request must not be dropped just before.
                 most_lately_bytes = max(self._most_before_bytes, self._most_busy_bytes)
                 self._release(max(MOST_IDLE_BYTES, most_lately_bytes - self._busy_bytes), now_s)
         return np.asarray(_Block(segment, offset, size_bytes, block_bytes, self._notes))
@@ -256,11 +257,11 @@ class Arena:
         with self._lock:
             self._look_at_readers()
             self._give_back()
-        # What was dropped meanwhile found the lock taken.
+        # Blocks that were freed meanwhile found the lock taken.
         self.collect()
 
     def collect(self) -> None:
-        """Give back what was dropped, where the arena rests.  Never waits: may be called anywhere."""
+        """Return freed memory to the system, where the arena rests.  Never waits: may be called anywhere."""
         while self._notes.resting and self._notes.freed and self._lock.acquire(blocking=False):
             try:
                 self._give_back()
@@ -293,7 +294,7 @@ class Arena:
 
     @staticmethod
     def retire(array: np.ndarray, reader: Reader) -> None:
-        """See to it that the memory of ``array`` is not used again while ``reader`` may be reading it."""
+        """Keep the memory of ``array`` from being reused while ``reader`` may read it."""
         owner: object = array
         while isinstance(owner, np.ndarray):
             owner = owner.base
@@ -301,7 +302,7 @@ class Arena:
             owner.readers += (reader,)
 
     def on_segment_gone(self, listener: Callable[[int], None]) -> None:
-        """Have ``listener`` called with the number of each segment that no array will lie in any more."""
+        """Call ``listener`` with the number of each segment that the arena drops."""
         with self._lock:
             self._listeners.append(listener)
 
@@ -316,10 +317,10 @@ class Arena:
         """Bytes of all segments, touched or not."""
         return sum(segment.size_bytes for ref in self._table[1] if (segment := ref()) is not None)
 
-    # ---- all of it is called with the lock held
+    # ---- called with the lock held
 
     def _place(self, block_bytes: int) -> tuple[Segment, int]:
-        """Return where there is room for a block: where one of its size was, or else in a segment that is cut anew."""
+        """Return a place for a block: a freed one of its size, else one cut from a slab, or a segment of its own."""
         places = self._free.get(block_bytes)
         if not places and self._read:
             self._look_at_readers()
@@ -338,12 +339,12 @@ class Arena:
             self._extents.append((SLAB_BYTES, slab.number, 0))
         found_bytes, number, offset = self._extents.pop(at)
         if found_bytes > block_bytes:
-            # From the front: what lies at the end of a slab may never have been touched.
+            # From the front: the end of a slab may never have been touched.
             bisect.insort(self._extents, (found_bytes - block_bytes, number, offset + block_bytes))
         return self._slabs[number], offset
 
     def _join_neighbours(self) -> None:
-        """Make extents of the free blocks of slabs, and one of those that are side by side."""
+        """Turn the free blocks of slabs into extents, and join neighbours."""
         places = [(number, offset, size_bytes) for size_bytes, number, offset in self._extents]
         for size_bytes in [size_bytes for size_bytes in self._free if size_bytes <= MOST_SLAB_BLOCK_BYTES]:
             places += [(segment.number, offset, size_bytes) for segment, offset in self._free.pop(size_bytes)]
@@ -363,14 +364,14 @@ class Arena:
         except OSError as error:
             raise MemoryError(f"no shared memory of {size_bytes} bytes: {error}") from error
         self._next_number += 1
-        # Without those that are gone: this one may lie where one of them was.
+        # Without dropped segments: this one may lie where one of them was.
         alive = [(address, ref) for address, ref in zip(*self._table, strict=True) if ref() is not None]
         bisect.insort(alive, (segment.address, weakref.ref(segment)), key=lambda entry: entry[0])
         self._table = [address for address, _ in alive], [ref for _, ref in alive]
         return segment
 
     def _take_in(self, now_s: float) -> None:
-        """Take in the blocks whose arrays are gone."""
+        """Take in the blocks whose arrays were freed."""
         freed = self._notes.freed
         while freed:
             segment, offset, block_bytes, readers = note = freed.popleft()
@@ -378,7 +379,7 @@ class Arena:
             if not segment.used_bytes:
                 self._busy_bytes -= segment.size_bytes
             if readers and segment.dedicated:
-                # A peer may be reading it: it goes as a whole, and the other peers are told that it is gone.
+                # A peer may read it: the arena drops the segment, and connections tell the other peers.
                 self._tell_gone(segment)
                 continue
             if readers:
@@ -391,7 +392,7 @@ class Arena:
                 self._idle_bytes += segment.size_bytes
 
     def _count_busy(self, segment: Segment, now_s: float) -> None:
-        """Note that an array will lie in a segment where there was none."""
+        """Count a segment as used, which had no arrays."""
         if self._idle.pop(segment.number, None) is not None:
             self._idle_bytes -= segment.size_bytes
         self._busy_bytes += segment.size_bytes
@@ -406,7 +407,7 @@ class Arena:
         self._release(0, now_s)
 
     def _release(self, most_bytes: int, now_s: float) -> None:
-        """Give segments that no array lies in back to the system: those above a bound, and old ones."""
+        """Drop idle segments: those beyond ``most_bytes``, and old ones."""
         going: set[int] = set()
         for segment in self._idle.values():
             if self._idle_bytes <= most_bytes and now_s - segment.idle_since_s < MOST_IDLE_S:
@@ -433,7 +434,7 @@ class Arena:
             listener(segment.number)
 
     def _look_at_readers(self) -> None:
-        """Take in the blocks whose readers have gone."""
+        """Free the blocks whose readers have exited."""
         still_read = []
         for note in self._read:
             segment, offset, block_bytes, readers = note
@@ -478,7 +479,7 @@ class Mapping:
         if not seals & _SEAL_SHRINK or found_bytes != size_bytes or size_bytes < 1:
             raise FrameError(f"a segment of {size_bytes} bytes was announced, but has {found_bytes} or can be cut")
         try:
-            # Nothing of this process changes what the peer goes on using: not its arrays, and not a stray write either.
+            # Read-only: no array of this process, and no stray write, can change what the peer still uses.
             self._mapping = mmap.mmap(descriptor, size_bytes, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:
             raise FrameError(f"a segment of {size_bytes} bytes cannot be mapped: {error}") from error
@@ -487,7 +488,7 @@ class Mapping:
 
 
 class Lease:
-    """Memory of a peer that an array here lies in; gives it back when the last view of the array is gone."""
+    """Memory of a peer that an array here lies in; returns it when the array's last view is freed."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_mapping", "_number", "_returned")
 
@@ -542,7 +543,7 @@ def tune_malloc() -> bool:
 
 
 def touch(array: np.ndarray) -> None:
-    """Have the system give ``array`` its memory now; what is in it is not kept.
+    """Have the system give ``array`` its memory now; its content is lost.
 
     The first access to a page costs far more than any later one, in a virtual machine as much as the copy of a hundred.
     One call for many pages costs less than a fault for each, and other threads run meanwhile.
@@ -576,9 +577,9 @@ def raise_descriptor_limit() -> None:
 
 
 def give_back() -> None:
-    """Return freed memory to the system after all: this process will not need it again.
+    """Return freed memory to the system: this process will not need it again.
 
-    What is freed later is returned at once where it is shared (:meth:`Arena.rest`).
+    Shared memory that is freed later returns at once (:meth:`Arena.rest`).
     """
     rest_all()
     try:

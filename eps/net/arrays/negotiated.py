@@ -1,12 +1,12 @@
-"""The van of a job: when two members meet, they choose the best way between them.
+"""The van of a job: when two members meet, they choose the best transport between them.
 
-Members meet over TCP with TLS, or on a Unix socket where the job is on one host.  A listener's greeting says how else
-it can be reached.  The connector takes the first way that works:
+Members meet over TCP with TLS, or on a Unix socket where the job is on one host.  A listener's greeting offers its
+other addresses.  The connector takes the first way that works:
 
 1.  shared memory and 2. Unix sockets, where both are on one host;
 3.  TCP, in a job whose members are on several hosts.
 
-gRPC is no way: between hosts it needs a port as TCP does, and a round trip of 100 floats takes 15 times as long
+gRPC is not offered: between hosts it needs a port as TCP does, and a round trip of 100 floats takes 15 times as long
 (369 us against 24 us on loopback).
 
 Source: design section 2 (the data plane is a van); the measurements of performance.md, sections 2 and 5.
@@ -43,17 +43,17 @@ _MOST_OF_TIME = 0.5
 
 
 def host_id() -> str:
-    """Return what two processes have in common that can meet on an abstract Unix socket: boot and network namespace."""
+    """Return boot and network namespace; processes that share both can meet on an abstract Unix socket."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
     except OSError:
-        # No such thing here: no other process is taken to be on this host.
+        # Unknown here: every other process counts as one of another host.
         return ""
 
 
 class NegotiatedVan:
-    """A van that is every other van.
+    """A van that chooses the transport of each connection.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class NegotiatedVan:
         self._vans = {way: SocketVan(way, within_host, limits) for way in (SHARED_MEMORY, UNIX)}
         if not security.is_local:
             self._vans[TCP] = SocketVan(TCP, security, limits)
-        #: How members meet, also where data takes another way.
+        #: Transport of the first connection, even where data takes another.
         self._front = UNIX if security.is_local else TCP
         self._ways = tuple(way for way in WAYS if way in self._vans)
         #: Called with a peer's address and the way taken, after each connection that is made; must not wait.
@@ -85,9 +85,9 @@ class NegotiatedVan:
         self.restrict_to(ways)
 
     def restrict_to(self, ways: str) -> None:
-        """Take only this way from now on; a member knows its job's settings only after it listens.
+        """Use only this way from now on; a member learns its job's settings after it has begun to listen.
 
-        What listens in another way is closed: a port without a use is one that a stranger may try.
+        Closes the listeners of other ways: an unused port is one that a stranger may try.
 
         Raises
         ------
@@ -155,7 +155,7 @@ class NegotiatedVan:
                 first.close()
         if found is None:
             raise PeerUnavailableError(f"{address} offers no way that this van takes ({'; '.join(reasons) or 'none'})")
-        # Of a slow job this is the first thing to look for.
+        # The first thing to look for in the log of a slow job.
         logger.info(
             "%s is reached by %s%s", address, found.transport, f", not by {'; '.join(reasons)}" if reasons else ""
         )
@@ -163,12 +163,12 @@ class NegotiatedVan:
         return found
 
     def _ways_to(self, hello: bytes) -> Sequence[tuple[str, Address | None]]:
-        """Return the ways to try, best first, and where; no place is the connection that brought ``hello``.
+        """Return the ways to try, best first, and their addresses; None: the connection that brought ``hello``.
 
         Raises
         ------
         ProtocolError
-            The listener does not say how it can be reached.
+            The greeting is malformed.
         """
         try:
             meeting = pb.Meeting.FromString(hello)
@@ -185,12 +185,12 @@ class NegotiatedVan:
 
 
 def _meeting(others: Mapping[str, SocketListener], ways: Sequence[str]) -> bytes:
-    """Return a greeting that says how a member can be reached."""
+    """Return a greeting with the addresses of a member."""
     meeting = pb.Meeting(host_id=host_id())
     for way in ways:
         other = others.get(way)
         if other is None:
-            # By the connection that brings the greeting.
+            # The connection that brings the greeting.
             meeting.offers.add(transport=way)
         else:
             meeting.offers.add(transport=way, host=other.address.host, port=other.address.port)
@@ -198,7 +198,7 @@ def _meeting(others: Mapping[str, SocketListener], ways: Sequence[str]) -> bytes
 
 
 class _Gate:
-    """The handler where members meet; takes no data where that takes another way."""
+    """The handler where members meet; refuses data where that takes another way."""
 
     def __init__(self, handler: Handler, way: str, is_open: bool) -> None:
         self._handler = handler
@@ -226,13 +226,13 @@ class NegotiatedListener:
         return self._front.address
 
     def restrict_to(self, way: str) -> None:
-        """Close what listens in another way; where to meet stays."""
+        """Close the listeners of other ways, except the one where members meet."""
         for other in [other for other in self._others if other != way]:
             self._others.pop(other).close()
         self._gate.is_open = way == self._gate.way
         self._front.hello = _meeting(self._others, (way,))
 
     def close(self) -> None:
-        """End all connections and give everything back."""
+        """Close all connections and release all resources."""
         for listener in (self._front, *self._others.values()):
             listener.close()

@@ -1,8 +1,8 @@
-"""Reading messages from a wire: one frame for each, and its payload straight into its memory.
+"""Reading messages from a wire: one frame a message, the payload straight into the memory of its arrays.
 
-What a small message's description said is remembered, and a message like the one before it is recognised by one
-comparison: without both a round trip of 100 floats takes 1.4 to 2.3 times as long, without the comparison 1.0 to 1.5
-times, without shared memory for small payloads 0.9 to 1.1 times (TCP, Unix sockets, shared memory; loopback).
+The reader remembers parsed descriptions, and recognises a message like the previous one by one comparison.  Without
+both, a round trip of 100 floats takes 1.4 to 2.3 times as long; without the comparison, 1.0 to 1.5 times (TCP, Unix
+sockets, shared memory; loopback).
 
 Source: performance.md sections 1 and 2 (no bytes objects in between; ``recv_into``).
 """
@@ -45,7 +45,7 @@ from eps.net.arrays.frames import (
 from eps.net.arrays.memory import Lease, Mapping
 from eps.net.arrays.wires import LEAST_BYTES, STALL_S, Progress, Wire
 
-#: Bytes that are read before anything is known of a message; a small one comes with one call.
+#: Bytes of the first read; a small message arrives as a whole with it.
 _BUFFER_BYTES = 64 * 1024
 #: Descriptions that a connection remembers.
 _MOST_DESCRIPTIONS = 256
@@ -56,7 +56,7 @@ _TRANSPORT_KINDS = (Kind.SEGMENT, Kind.FORGET, Kind.RELEASE)
 
 
 class _Known(NamedTuple):
-    """What messages of the same lengths, types and shapes have in common."""
+    """The layout that messages of the same lengths, types and shapes share."""
 
     #: Beginning of the frame, request id, description, header bytes.
     fields: struct.Struct
@@ -67,7 +67,7 @@ class _Known(NamedTuple):
 
 @dataclass(slots=True)
 class _Begun:
-    """A message whose payload has not come as a whole yet."""
+    """A message whose payload is still arriving."""
 
     kind: Kind
     request_id: int
@@ -84,7 +84,7 @@ _NOTHING = _Known(struct.Struct(f"<{BEGINNING_BYTES}sQ0s0s"), b"nothing is descr
 
 
 class BorrowedArrays:
-    """The shared memory of the peer: its segments, and the arrays that it lends there.
+    """The peer's shared memory: its segments, and the arrays that it lends there.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class BorrowedArrays:
         Raises
         ------
         FrameError
-            It makes no sense.
+            It is malformed, or does not fit what came before.
         """
         if kind is Kind.SEGMENT:
             if len(numbers) != 2 or numbers[0] in self._segments or len(self._segments) >= _MOST_SEGMENTS:
@@ -194,12 +194,12 @@ class StreamReader:
         self._view = memoryview(self._buffer)
         self._start = self._stop = 0
         self._beginnings = {beginning_of(kind): kind for kind in kinds}
-        #: The same few descriptions come again and again: each is read once.
+        #: The same few descriptions come again and again: each is parsed once.
         self._known: dict[bytes, _Known] = {}
-        #: That of the message before: most messages are like it, which one comparison finds out.
+        #: Layout of the previous message.  Most messages have the same; one comparison shows it.
         self._expected = _NOTHING
         self._begun: _Begun | None = None
-        #: Of a message that has begun, and that this reader has waited for; None where there is none.
+        #: Of a message that is arriving, once :meth:`read` has waited for its rest; None between messages.
         self._progress: Progress | None = None
         #: See :meth:`wait_at_most`.
         self.patience_s: float = STALL_S
@@ -214,7 +214,7 @@ class StreamReader:
         return self._stop > self._start or self._wire.pending
 
     def wait_at_most(self, patience_s: float) -> None:
-        """Have :meth:`read` wait so long from now on, :data:`wires.STALL_S` by default."""
+        """Set how long :meth:`read` waits; :data:`wires.STALL_S` by default."""
         self.patience_s = patience_s
         self._wire.wait_at_most(patience_s)
 
@@ -266,14 +266,14 @@ class StreamReader:
         self._begun = None
 
     def _wait_until(self) -> float:
-        """Return when to leave a message that has begun for later."""
+        """Return until when :meth:`read` waits for the rest of a message."""
         now_s = time.monotonic()
         if self._progress is None:
             self._progress = Progress()
         return now_s + self.patience_s
 
     def _leave(self, count: int, until_s: float) -> bool:
-        """Note how much of a message came; return True where the rest is for later."""
+        """Count received bytes; return True where :meth:`read` is to return without the rest."""
         assert self._progress is not None
         if self._progress.stalled(count):
             raise PeerUnavailableError(

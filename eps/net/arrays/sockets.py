@@ -64,10 +64,10 @@ _JOIN_S = 5.0
 # Looking a member of an enumeration up takes ten times as long.
 _REPLY = Kind.REPLY
 _BACKLOG = 512
-#: What a listener may say when it greets, in bytes.
+#: Longest greeting of a listener, in bytes.
 MOST_HELLO_BYTES = 16 * 1024
 _HELLO_LIMITS = Limits(max_header_bytes=MOST_HELLO_BYTES, max_arrays=0)
-#: Connections whose handshake is under way: the oldest is ended for another, as strangers cannot take more threads.
+#: Most connections whose handshake is under way.  A further one replaces the oldest: strangers hold few threads.
 _MOST_STRANGERS = 64
 
 MAGIC = b"EPSH"
@@ -93,7 +93,7 @@ class SocketVan:
     transport : str
         ``tcp``, ``unix`` or ``shm``: a Unix socket whose large arrays stay in shared memory.
     security : Security
-        Its token is asked of both ends; with TLS, connections are wrapped, and there is no shared memory.
+        Both ends must prove its token.  With TLS, connections are encrypted, and there is no shared memory.
     limits : Limits, optional
     arena : Arena, optional
         Shared memory to lend from; one of the van's own by default.
@@ -168,7 +168,7 @@ class SocketVan:
         return self.meet(address, timeout_s)[0]
 
     def meet(self, address: Address, timeout_s: float = 10.0) -> tuple[SocketConnection, bytes]:
-        """Connect as :meth:`connect`; return the connection, and what the listener said when it greeted."""
+        """Connect as :meth:`connect`; return the connection and the listener's greeting."""
         deadline_s = time.monotonic() + timeout_s
         unix = address.is_unix or address.host.startswith("@")
         if unix == (self.transport == TCP):
@@ -180,8 +180,8 @@ class SocketVan:
             else:
                 sock = _connect_tcp(address, timeout_s)
         except (OSError, OverflowError, ValueError) as error:
-            # The last two: a name or a port that is none, as a peer may offer it.
-            raise PeerUnavailableError(f"nobody listens on {address}: {error}") from error
+            # The last two: a peer may offer an invalid name or port.
+            raise PeerUnavailableError(f"no process listens on {address}: {error}") from error
         try:
             wire, hello = self._greet(sock, deadline_s)
         except EpsError as error:
@@ -203,7 +203,7 @@ class SocketVan:
         try:
             return self._prove(sock, deadline_s)
         except BaseException:
-            # Wrapped, it is not the caller's socket any more.
+            # Once wrapped, the caller's socket does not own the descriptor any more.
             sock.close()
             raise
 
@@ -211,13 +211,13 @@ class SocketVan:
         handshake = ConnectorHandshake(self.security.token, self.transport)
         sock.sendall(handshake.challenge())
         sock.sendall(handshake.proof(receive_exactly(sock, ANSWER_BYTES, deadline_s)))
-        # It has proved the same token: where it ends here, it is closing or full.
+        # The listener has proved the token: where it ends the connection here, it is closing or full.
         hello = _hello_of(sock, deadline_s)
         return _wire_of(sock, self.transport), hello
 
 
 def _hello_of(sock: socket.socket, deadline_s: float) -> bytes:
-    """Return what a listener says when it greets."""
+    """Return a listener's greeting."""
     head = receive_exactly(sock, HEAD_START, deadline_s)
     try:
         _, flags, request_id, _ = parse_frame_header(head, {int(Kind.HELLO): Kind.HELLO})
@@ -257,9 +257,9 @@ def _wire_of(sock: socket.socket, transport: str) -> Wire:
 
 
 def _end(sock: socket.socket) -> None:
-    """End the connection of a stranger; its thread, which uses the socket, gives it back."""
+    """Shut down a connection whose handshake is under way; its thread closes the socket."""
     try:
-        # The plain one: that of TLS would take the session from under the thread that uses it.
+        # The plain one: TLS's would drop the session that the thread uses.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
     except OSError:
         # It has ended already.
@@ -272,7 +272,7 @@ class SocketListener:
     Attributes
     ----------
     hello : bytes
-        What members hear when they connect, at most :data:`MOST_HELLO_BYTES`.
+        Greeting for members that connect, at most :data:`MOST_HELLO_BYTES`.
     """
 
     def __init__(
@@ -308,7 +308,7 @@ class SocketListener:
             except OSError as error:
                 if self._closed:
                     return
-                # Out of descriptors, or a peer that had gone already: connected members must not suffer from it.
+                # Out of descriptors, or the peer has disconnected already: connected members must not suffer from it.
                 self._failures.warning("%s cannot take a connection: %s", self._address, error)
                 threading.Event().wait(0.05)
                 continue
@@ -318,13 +318,13 @@ class SocketListener:
                 sock.close()
                 continue
             with self._lock:
-                # Of those that were ended for another, the threads are still ending.
+                # Threads of strangers that were shut down may still run.
                 full = len(self._threads) - len(self._served) >= 2 * _MOST_STRANGERS
                 if full or len(self._served) >= self._van.max_connections or self._closed:
                     sock.close()
                     continue
                 if len(self._strangers) >= _MOST_STRANGERS:
-                    # A member proves itself in no time: it is not the one that has been here longest.
+                    # A member proves itself at once: the oldest stranger is none.
                     oldest = next(iter(self._strangers))
                     del self._strangers[oldest]
                     self._crowds.warning(
@@ -355,7 +355,7 @@ class SocketListener:
                 self._threads.discard(threading.current_thread())
 
     def _meet(self, sock: socket.socket) -> Wire | None:
-        """Return the wire of a peer that has proved the token; None, and nothing is left, where it has not."""
+        """Return the wire of a peer that has proved the token; close the socket and return None where it has not."""
         deadline_s = time.monotonic() + HANDSHAKE_TIMEOUT_S
         wrapped = sock
         try:
@@ -365,7 +365,7 @@ class SocketListener:
                 ssl_socket = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
                 wrapped = ssl_socket
                 with self._lock:
-                    # From here on it is the wrapped one that can be ended.
+                    # From here on the wrapped socket is the one to shut down.
                     if self._closed:
                         raise PeerUnavailableError("the listener is closed")
                     if sock not in self._strangers:
@@ -403,7 +403,7 @@ class SocketListener:
                 self._served.discard(served)
 
     def close(self) -> None:
-        """End all connections and give everything back."""
+        """Close all connections and release all resources."""
         with self._lock:
             self._closed = True
             served, strangers, threads = list(self._served), list(self._strangers), list(self._threads)
@@ -426,11 +426,11 @@ class SocketListener:
 
 
 class _Served:
-    """The answering end of a connection; its thread reads and calls the handler.
+    """The answering end of a connection; its thread reads requests and calls the handler.
 
-    Replies leave on the thread that gives them as far as the socket takes them, and never make it wait: it may have
-    those of other peers to give.  While more than ``max_outgoing_bytes`` wait for a peer to take them, none of its
-    further requests are read; one that takes nothing for long is lost.
+    A thread that answers sends what the socket takes and never waits: it may have replies for other peers.  While more
+    than ``max_outgoing_bytes`` are queued for a peer, no further requests of it are read.  A peer that takes nothing
+    for long is disconnected.
     """
 
     def __init__(self, wire: Wire, handler: Handler, limits: Limits, arena: Arena | None) -> None:
@@ -449,7 +449,7 @@ class _Served:
         self._replies = MessageWriter(self._writer, limits, self._lender)
 
     def run(self) -> None:
-        """Serve until the peer or the listener has had enough."""
+        """Serve requests until either end closes the connection."""
         try:
             while True:
                 if self._writer.waiting_bytes > self._most_waiting_bytes:
@@ -457,7 +457,7 @@ class _Served:
                 received = self._reader.read()
                 if received is not None:
                     _, request_id, message = received
-                    # Not held until the next request comes.
+                    # Freed now, not when the next request comes.
                     received = None
                     handle(self._handler, message, Reply(self._answer, request_id))
                     del message
@@ -473,7 +473,7 @@ class _Served:
             self.close()
 
     def close(self) -> None:
-        """Give everything back; no thread reads any more."""
+        """Release all resources; call it where no thread reads."""
         self._wire.shut_down()
         self._writer.close()
         self._wire.close()
@@ -497,7 +497,7 @@ class _Served:
 
 
 class Reply:
-    """The way back for one request, over any transport.
+    """Answers one request, over any transport.
 
     Parameters
     ----------
@@ -507,7 +507,7 @@ class Reply:
     """
 
     __slots__ = ("_answered", "_deliver", "_request_id")
-    #: Of all replies: it is held for two steps, and a lock for each would cost more.
+    #: Shared by all replies: held for two steps, which is cheaper than a lock for each reply.
     _lock = threading.Lock()
 
     def __init__(self, deliver: Callable[[int, Message | EpsError], None], request_id: int) -> None:
@@ -533,13 +533,13 @@ class Reply:
         try:
             self._deliver(self._request_id, outcome)
         except (ProtocolError, MemoryError):
-            # The message was refused, or could not be laid out, before anything left: the requester still waits.
+            # The message was refused, or could not be laid out, before a byte was sent: the requester still waits.
             self._answered = False
             raise
 
 
 def handle(handler: Handler, message: Message, reply: ReplyTo) -> None:
-    """Call ``handler``; what it raises becomes the answer, so that no requester waits for a handler that failed."""
+    """Call ``handler``; an error that it raises becomes the answer, so that the requester does not wait for ever."""
     TRAFFIC.received(message)
     try:
         handler(message, reply)

@@ -1,6 +1,6 @@
-"""What the socket transports need of a socket, and the two there are: the plain one and the one under TLS.
+"""The socket interface of the transports, and its two implementations: plain and TLS.
 
-A wire is read by one thread at a time and written by one thread at a time, which may be two different ones.
+One thread at a time reads a wire, and one thread at a time writes it; the two may differ.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from eps.errors import FrameError, PeerUnavailableError
 
 Buffer = bytes | memoryview
 
-#: A peer of which less than :data:`LEAST_BYTES` pass in this time is lost, where a message is to come or to go.
+#: A peer is lost where less than :data:`LEAST_BYTES` of a message under way pass in this time.
 STALL_S = 20
 #: More than the system's buffers take in small pieces while the peer takes nothing.
 LEAST_BYTES = 64 * 1024
-#: The kernel's deadlines may be over by so much too early.
+#: The kernel's timeouts may end this much too early.
 _TICK_S = 0.02
-#: Unused descriptors that a peer may have sent.
+#: Most descriptors that may come before the segments that they belong to.
 _MOST_DESCRIPTORS = 256
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 _ANCILLARY_BYTES = socket.CMSG_SPACE(16 * _DESCRIPTOR_BYTES)
@@ -40,7 +40,7 @@ _CREDENTIALS = struct.Struct("iII")
 _TIMEVAL = struct.Struct("@ll")
 #: TCP is fastest in pieces that stay in the cache between the two ends: 3.3 GB/s against 2.3 with 40 MB a call.
 _TCP_PIECE_BYTES = 1 << 20
-#: Most that is given to OpenSSL at once: it says that it took all of it, or nothing of how much it took.
+#: Most that OpenSSL gets at once: it reports only whether it took all of it, not how much.
 _TLS_PIECE_BYTES = 1 << 20
 # As plain numbers: joining Python's own flags costs as much as a small message.
 _SEND, _SEND_NOW = int(socket.MSG_NOSIGNAL), int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
@@ -63,8 +63,8 @@ class Wire(Protocol):
     def receive(self, into: memoryview, whole: bool = False) -> int:
         """Receive at least one byte; return how many, or 0 where none came in time.
 
-        Where ``whole`` is true, ``into`` is all that is left of an array: the wire may wait until it is full.  The time
-        is :data:`STALL_S`, or what :meth:`wait_at_most` says.
+        Where ``whole`` is true, ``into`` is the rest of a payload: the wire may wait until it is full.  The time is
+        :data:`STALL_S`, or that of :meth:`wait_at_most`.
 
         Raises
         ------
@@ -73,10 +73,10 @@ class Wire(Protocol):
         """
 
     def wait_at_most(self, patience_s: float) -> None:
-        """Have :meth:`receive` wait so long from now on."""
+        """Set how long :meth:`receive` waits."""
 
     def send_now(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
-        """Send what goes without waiting; return how many bytes went.
+        """Send what the socket takes without waiting; return how many bytes.
 
         Raises
         ------
@@ -85,16 +85,16 @@ class Wire(Protocol):
         """
 
     def send_some(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
-        """Send, waiting for a part of :data:`STALL_S`; return how many bytes went, 0 where none did in that time.
+        """Send, and wait for a part of :data:`STALL_S`; return how many bytes, 0 where none in that time.
 
         Raises
         ------
         OSError
-            The connection is broken.  A wire that waits longer also raises it of a peer that takes nothing.
+            The connection is broken; or the wire has waited for :data:`STALL_S`, and the peer took nothing.
         """
 
     def take_descriptor(self) -> int:
-        """Return the oldest descriptor that came and was not taken.
+        """Return the oldest descriptor that has come, and forget it.
 
         Raises
         ------
@@ -106,14 +106,14 @@ class Wire(Protocol):
         """Return True if the peer has ended the connection."""
 
     def shut_down(self) -> None:
-        """End the connection at both ends; wakes threads that wait here."""
+        """End the connection at both ends; wakes the threads that wait for this wire."""
 
     def close(self) -> None:
-        """Give the descriptor back; the wire is not used any more."""
+        """Close the descriptor; the wire cannot be used any more."""
 
 
 class Progress:
-    """Tells a peer that is slow from one that is lost, while a message is under way."""
+    """Tells a slow peer from a lost one, while a message is under way."""
 
     __slots__ = ("_passed_bytes", "_since_s")
 
@@ -121,7 +121,7 @@ class Progress:
         self.begin()
 
     def begin(self) -> None:
-        """Give it its time from now on."""
+        """Restart the clock."""
         self._since_s, self._passed_bytes = time.monotonic(), 0
 
     @property
@@ -130,7 +130,7 @@ class Progress:
         return time.monotonic() - self._since_s >= STALL_S - _TICK_S
 
     def stalled(self, count: int) -> bool:
-        """Note that ``count`` bytes have passed; return True where that is too little for the time it took."""
+        """Count bytes that have passed; return True where they are too few for the time that they took."""
         self._passed_bytes += count
         if self._passed_bytes >= LEAST_BYTES:
             self.begin()
@@ -172,7 +172,7 @@ class PlainWire:
         # The kernel's own deadlines: no poll before each call.
         self._sock = sock
         self.wait_at_most(STALL_S)
-        # Often enough to notice what has passed, and when.
+        # A part of it, so that the sender can measure progress.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(STALL_S / 4))
         self._passes = passes_descriptors
         peer = peer_of(sock)
@@ -184,7 +184,7 @@ class PlainWire:
 
     @property
     def pending(self) -> bool:
-        """False: what there is shows at the descriptor."""
+        """False: the descriptor shows everything there is to receive."""
         return False
 
     def fileno(self) -> int:
@@ -215,7 +215,7 @@ class PlainWire:
         try:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(patience_s))
         except OSError:
-            # It was closed, which the next call says.
+            # The wire is closed; the next call raises that.
             return
 
     def _keep(self, ancillary: list[tuple[int, int, bytes]]) -> None:
@@ -263,7 +263,7 @@ class PlainWire:
         return self._sock.sendmsg(pieces[:_MOST_PIECES], (), flags)
 
     def hung_up(self) -> bool:
-        """Return True if the peer has gone."""
+        """Return True if the peer has ended the connection."""
         return hung_up(self._sock.fileno())
 
     def shut_down(self) -> None:
@@ -275,7 +275,7 @@ class PlainWire:
             return
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         self._sock.close()
         while self._descriptors:
             os.close(self._descriptors.popleft())
@@ -392,14 +392,14 @@ class TlsWire:
         return hung_up(self._sock.fileno())
 
     def shut_down(self) -> None:
-        """End the connection, without TLS's farewell: threads that wait must wake now."""
+        """End the connection, without TLS's ``close_notify``: waiting threads must wake now."""
         try:
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
         except OSError:
             return
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         self._sock.close()
 
 
@@ -418,12 +418,12 @@ def _beginning(pieces: Sequence[Buffer], most_bytes: int) -> Sequence[Buffer]:
 
 
 def prepare(sock: socket.socket) -> None:
-    """Set what every connection of a job has."""
+    """Set the socket options of every connection of a job."""
     if sock.family == socket.AF_UNIX:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # A machine that vanished without a word is noticed after half a minute.
+    # Notice a machine that vanished after half a minute.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)

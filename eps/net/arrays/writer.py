@@ -1,8 +1,8 @@
-"""How a message leaves over a socket: a small one in one piece, a large one from where it lies, or lent.
+"""Sending messages over a socket: small ones as one buffer, large ones from where they lie, or lent.
 
-:class:`MessageWriter` makes the frame of a message.  :class:`Lender` has the peer read large arrays where they lie, in
-shared memory.  :class:`StreamWriter` writes from any thread: what the socket takes at once, and the rest by a thread of
-its own.
+:class:`MessageWriter` makes the frame of a message.  :class:`Lender` lends large arrays in shared memory, where the
+peer reads them.  :class:`StreamWriter` writes from any thread what the socket takes at once; its own thread writes the
+rest.
 
 Source: performance.md sections 1 and 2 (no bytes objects in between; ``sendmsg`` from where a message lies).
 """
@@ -39,7 +39,7 @@ class Part:
 
     pieces: list[Buffer]
     descriptors: tuple[int, ...] = ()
-    #: What must stay alive until the pieces have left.
+    #: Objects to keep alive until the pieces are sent.
     keep: tuple[object, ...] = ()
 
 
@@ -50,10 +50,9 @@ class _Queued:
 
 
 class StreamWriter:
-    """Writes to one connection, from any thread: at once what the socket takes, the rest by a thread of its own.
+    """Writes to one connection, from any thread what the socket takes at once, and the rest on its own thread.
 
-    A sender never waits for the peer, unless the connection's queue is full; where ``senders_wait`` is false, not even
-    then.
+    A sender waits for the peer only where the connection's queue is full, and never where ``senders_wait`` is false.
 
     Parameters
     ----------
@@ -66,14 +65,14 @@ class StreamWriter:
     patience_s : float, seconds
         How long a sender waits while the queue is full.
     senders_wait : bool
-        False where senders have others to serve: then :meth:`await_taken` is what keeps the queue short.
+        False where senders serve other peers too; then :meth:`await_taken` bounds the queue.
     on_waiting : callable, optional
         Called with 1 when a thread begins to wait for room and with -1 when that ends; must not wait itself.
 
     Attributes
     ----------
     waiting_bytes : int
-        Of the messages that have not left as a whole.
+        Of the messages that are not sent as a whole.
     """
 
     def __init__(
@@ -98,12 +97,13 @@ class StreamWriter:
         self._changed = threading.Condition(self._lock)
         self._queue: deque[_Queued] = deque()
         self.waiting_bytes = 0
+        #: A thread is sending, outside the lock; it may go on after the close.
         self._busy = False
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def send_frame(self, frame: bytes) -> bool:
-        """Send a small frame; as :meth:`send`, with nothing made for it where it leaves at once."""
+        """Send a small frame, as :meth:`send` does; makes no objects where the socket takes it at once."""
         sent = -1
         try:
             with self._lock:
@@ -129,10 +129,10 @@ class StreamWriter:
         return True
 
     def send(self, parts: Sequence[Part], size_bytes: int, *, has_waited: bool = False) -> bool:
-        """Send ``parts`` one after the other, with nothing between them; return False where it is closed.
+        """Send ``parts`` in order, with nothing between them; return False where the writer is closed.
 
-        ``has_waited`` says that :meth:`await_room` let the message through: it is sent also where small ones of other
-        threads have taken the room meanwhile.
+        ``has_waited`` says that :meth:`await_room` has admitted the message: then it does not wait again, even where
+        other threads have filled the queue meanwhile.
 
         Raises
         ------
@@ -156,7 +156,7 @@ class StreamWriter:
         except OSError as error:
             self._on_broken(f"sending failed: {error}")
         except BaseException as error:
-            # An interrupt, say: what left may be half a message, and nothing can follow it.
+            # An interrupt, say: half a message may have been sent, and nothing can follow it.
             self._on_broken(f"sending was interrupted: {type(error).__name__}")
             raise
         finally:
@@ -172,7 +172,7 @@ class StreamWriter:
         return True
 
     def await_room(self, size_bytes: int) -> None:
-        """Wait, where senders do, until a message can be sent: for a caller that cannot undo its preparations.
+        """Wait, where senders do, until the queue admits a message; for a caller that cannot undo its preparations.
 
         Raises
         ------
@@ -184,7 +184,7 @@ class StreamWriter:
                 self._await_room(size_bytes)
 
     def await_taken(self) -> None:
-        """Wait until at most the limit waits to be sent: for a caller that has others send.  Raises as :meth:`send`."""
+        """Wait until the queue is within its limit; for a listener, whose handlers send.  Raises as :meth:`send`."""
         with self._changed:
             self._await_room(0)
 
@@ -241,9 +241,9 @@ class StreamWriter:
             try:
                 self._send_all(queued.parts, progress)
             except BaseException as error:
-                # Of any kind: half a message may have left, and nothing can follow it.
+                # Of any kind: half a message may have been sent, and nothing can follow it.
                 with self._changed:
-                    # A thread that waits for room must not wait for a connection that is gone.
+                    # A thread that waits for room must not wait for a broken connection.
                     self._closed = True
                     self._queue.clear()
                     waiting_bytes, self.waiting_bytes = self.waiting_bytes, 0
@@ -265,7 +265,7 @@ class StreamWriter:
                     self._changed.notify_all()
 
     def _send_all(self, parts: deque[Part], progress: Progress) -> None:
-        """Send parts, waiting for the peer as long as it goes on taking them."""
+        """Send parts, and wait for the peer as long as it makes progress."""
         while parts:
             sent = self._wire.send_some(parts[0].pieces, parts[0].descriptors)
             if _took(parts[0], sent):
@@ -274,14 +274,14 @@ class StreamWriter:
                 raise TimeoutError(f"the peer took less than {LEAST_BYTES} bytes in {STALL_S} s")
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Drop what waits and end the thread, which must not be waiting for the wire any more."""
+        """Drop the queue and end the thread, which must not wait for the wire any more."""
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
             self._closed = True
             self._queue.clear()
             self.waiting_bytes = 0
             self._changed.notify_all()
-            # A thread that sends now has the descriptor in hand: it must not be given back and mean another file.
+            # A sending thread uses the descriptor: the caller must not close it before, as its number may be reused.
             self._changed.wait_for(lambda: not self._busy, timeout_s)
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -299,7 +299,7 @@ def _took(part: Part, sent: int) -> bool:
 
 
 class Lender:
-    """What one end of a connection has lent to the other.  Thread-safe.
+    """The arrays that one end of a connection has lent to the other.  Thread-safe.
 
     Parameters
     ----------
@@ -307,8 +307,8 @@ class Lender:
     peer_pid : int
         Process at the other end; 0 where it is not known.
     limits : Limits
-        Arrays that are not in the arena are copied there, up to ``max_outgoing_bytes`` that are not given back; beyond
-        it they travel through the socket, whose queue is what slows a sender down.
+        Arrays outside the arena are copied there, up to ``max_outgoing_bytes`` of copies that are not given back.
+        Beyond it they travel through the socket, whose queue is the backpressure.
     """
 
     def __init__(self, arena: Arena, peer_pid: int, limits: Limits) -> None:
@@ -318,7 +318,7 @@ class Lender:
         self._lock = threading.Lock()
         #: Numbers of the segments that the peer has; a number is never used twice.
         self._passed: set[int] = set()
-        #: Numbers of segments that are given back; the next message tells the peer.
+        #: Numbers of segments that the arena has dropped; the next message tells the peer.
         self.gone: deque[int] = deque()
         #: Lease -> array, and its bytes where it is a copy that was made for the peer.
         self._lent: dict[int, tuple[np.ndarray, int]] = {}
@@ -329,7 +329,7 @@ class Lender:
         arena.on_segment_gone(self.gone.append)
 
     def lend(self, array: np.ndarray, leases: list[int], segments: list[Segment]) -> bytes | None:
-        """Return the record of an array that the peer shall read where it lies, or None where it shall not.
+        """Return the record of an array to lend, or None where it is to travel through the socket.
 
         Parameters
         ----------
@@ -349,7 +349,7 @@ class Lender:
             try:
                 array, copied_bytes = arena.copy(array), array.nbytes
             except MemoryError:
-                # No more shared memory, or no descriptor for it: there is still the socket.
+                # No more shared memory, or no descriptor for it: fall back to the socket.
                 return None
             place = arena.find(array)
             assert place is not None
@@ -367,8 +367,8 @@ class Lender:
     def parts_before(self, segments: Sequence[Segment], returned: deque[int] | None) -> list[Part]:
         """Return the transport's own frames that go before a message.
 
-        From lending a message's arrays until it is sent, no other message of the connection may be: its arrays could
-        rely on segments that were not passed yet.
+        Between lending a message's arrays and sending it, the connection may send no other message: that one could
+        rely on segments that the peer does not have yet.
         """
         parts = []
         gone = _drained(self.gone)
@@ -385,7 +385,7 @@ class Lender:
             numbers = back[first : first + MOST_CONTROL_BYTES // _NUMBER.size]
             parts.append(Part([control(Kind.RELEASE, struct.pack(f"<{len(numbers)}Q", *numbers))]))
         with self._lock:
-            # Last: where memory ran out above, they have not left.
+            # Last: where memory ran out above, they are not sent.
             self._passed.update([segment.number for segment in segments])
         return parts
 
@@ -414,7 +414,7 @@ class Lender:
             self.give_back(leases)
 
     def close(self) -> None:
-        """Take everything back.  The peer may still be reading: none of it is written again before it is gone."""
+        """Take everything back.  The arena reuses none of it while the peer's process, which may read it, runs."""
         with self._lock:
             arena, self._arena = self._arena, None
             lent, self._lent = self._lent, {}
@@ -462,7 +462,7 @@ class MessageWriter:
         #: What the next message tells the peer, if anything.
         self._leases_back: Sized = () if lender is None or returned is None else returned
         self._segments_gone: Sized = () if lender is None else lender.gone
-        # A segment that is noted as passed must have left before another message relies on it.
+        # A segment that counts as passed must be sent before another message relies on it.
         self._lending = threading.Lock()
 
     def send(self, message: Message, request_id: int, kind: Kind) -> None:
@@ -504,11 +504,11 @@ class MessageWriter:
                 raise
             if leases and kind is Kind.REQUEST:
                 lender.requests[request_id] = leases
-            # Segments are noted as passed: from here on it leaves, or the connection ends.
+            # The segments count as passed: from here on the message is sent, or the connection ends.
             self._writer.send(parts, size_bytes, has_waited=True)
 
     def send_returned(self, timeout_s: float) -> None:
-        """Give back the peer's leases now, if there are any, and unless a thread waits for room meanwhile."""
+        """Return the peer's leases now, if there are any; not where a thread holds the lock for ``timeout_s``."""
         if self._lender is not None and self._leases_back and self._lending.acquire(timeout=timeout_s):
             try:
                 self._writer.send(self._lender.parts_before((), self._returned), 0, has_waited=True)

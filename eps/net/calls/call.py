@@ -83,7 +83,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),
     # Each channel has its own connection, so that closing it gives the descriptor back.
     ("grpc.use_local_subchannel_pool", 1),
-    # A machine that vanished without a word is noticed after half a minute.
+    # Notice a machine that vanished after half a minute.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
@@ -114,8 +114,8 @@ def abort_with(context: grpc.ServicerContext, error: EpsError) -> NoReturn:
 
 
 def error_of(rpc_error: grpc.RpcError, what: str) -> EpsError:
-    """Return our error for a call that failed; ``what`` says what was waited for."""
-    # What a call raises has the status with it; grpc.RpcError itself does not say so.
+    """Return our error for a call that failed; ``what`` names the call in the message."""
+    # The error of a call carries the status; the type grpc.RpcError does not declare it.
     failed: Any = rpc_error
     code = failed.code()
     for key, value in failed.trailing_metadata() or ():
@@ -333,5 +333,5 @@ def _bind(server: grpc.Server, host: str, port: int, security: Security = NO_SEC
 
 
 def stop(server: grpc.Server, grace_s: float = 0.5) -> None:
-    """End ``server``: new calls are refused, running ones get ``grace_s`` seconds; returns when it is gone."""
+    """Stop ``server``: refuse new calls, give running ones ``grace_s`` seconds; returns when it has stopped."""
     server.stop(grace_s).wait()

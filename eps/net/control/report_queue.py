@@ -1,12 +1,12 @@
-"""What a member has to say to its job master: in order, what can wait a little in one message.
+"""The reports of a member to its job master, in order; reports that can wait travel together.
 
 A report of a clock wakes two threads of gRPC at either end and costs the job a third of a millisecond of processor
 time, which is a tenth of a short iteration.  Most of them are not urgent, since the horizon is granted ahead.  So
-they may linger; when each was made travels along, so that the job's history is as exact as without.
+they may linger; each carries its age, so that the job's history stays exact.
 
-What the master may have lost when it died is kept and said again to the next one: reports of clocks until they are
-known to be recorded, reports of a plan until it has ended, the word that this member cannot go on, and which way
-each peer was reached last.  All others answer orders, which the master repeats.
+The queue keeps what a master may have lost when it died, and sends it again to the next one: reports of clocks until
+the master has recorded them, reports of a plan until it has ended, the failure of this member, and the last transport
+to each peer.  All other reports answer orders, which the master repeats.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eps.core.progress import MAX_LOOKAHEAD_CLOCKS
 from eps.net.messages.codec import report_to_pb
 from eps.pb import control_pb2 as pb
 
-#: Longest time that a report which can wait is kept back; less than half of the lookahead that masters grant.
+#: Longest delay of a report that can wait; less than half of the lookahead that masters grant.
 LINGER_S = 0.02
 #: A member sends this many heartbeats within the deadline for its silence.
 BEATS = 6
@@ -41,7 +41,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """Same key, same report."""
+    """Identifies a report: a later one of the same key replaces it."""
 
     kind: str
     #: Of the clock or the plan.
@@ -69,7 +69,7 @@ def _key(report: m.Report) -> _Key | None:
 
 
 class ReportQueue:
-    """Reports on their way out; any thread may add, one line at a time takes them out.
+    """Reports to send.  Any thread may add; one line (a stream to a master) at a time takes them.
 
     Parameters
     ----------
@@ -84,15 +84,15 @@ class ReportQueue:
         self.beat_s = beat_s
         self._changed = threading.Condition()
         self._waiting: list[_Entry] = []
-        #: Said, and perhaps not recorded; oldest first.
+        #: Sent, and perhaps not recorded; oldest first.
         self._kept: dict[_Key, _Entry] = {}
         self._urgent = False
         self._closed = False
-        #: Number of the line that takes; an earlier one finds nothing any more.
+        #: Number of the current line; earlier ones get nothing.
         self._line = 0
 
     def put(self, report: m.Report, *, can_wait: bool = False) -> None:
-        """Add a report; returns at once.  One that cannot wait takes those before it along."""
+        """Add a report; returns at once.  One that cannot wait is sent at once, with those before it."""
         entry = _Entry(report_to_pb(report), self._now(), _key(report))
         with self._changed:
             first = not self._waiting
@@ -108,7 +108,7 @@ class ReportQueue:
         self._forget(lambda key: key.kind == "clock" and key.number < completed)
 
     def plan_ended(self, plan_id: int) -> None:
-        """Forget reports of plans up to this one; the master needs them no more."""
+        """Forget reports of plans up to this one, which the master does not need any more."""
         self._forget(lambda key: key.kind == "plan" and key.number <= plan_id)
 
     def _forget(self, over: Callable[[_Key], bool]) -> None:
@@ -123,13 +123,13 @@ class ReportQueue:
             self._changed.notify_all()
 
     def cut(self) -> None:
-        """End the line that takes, without closing the queue: later reports wait for the next line."""
+        """End the current line without closing the queue: later reports wait for the next line."""
         with self._changed:
             self._line += 1
             self._changed.notify_all()
 
     def batches(self, hello: pb.Report | None = None) -> Iterator[pb.Reports]:
-        """Begin a line: return what yields batches to send, now and then an empty one, until :meth:`close`.
+        """Begin a line: return an iterator of batches to send until :meth:`close`; empty ones are heartbeats.
 
         It ends the lines before it.  Kept reports are sent again, in order, before new ones.
 

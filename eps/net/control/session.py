@@ -1,8 +1,8 @@
 """A member's session with its job master: reports go out, orders come in, in order; it outlives the master.
 
 One bidirectional stream at a time.  Where it breaks, the member keeps working while the session looks for the
-next master in the job's directory, attaches to it and says again what may be lost.  Both ends say now and then that
-they are alive; a master that hangs is left once there is a newer one.
+next master in the job's directory, attaches to it and repeats the reports that may be lost.  Both ends send
+heartbeats; the session leaves a hung master once there is a newer one.
 
 Source: EPS §5.2 (workers and servers keep a heartbeat channel to the ApplicationMaster); design sections 2 and 4.
 Fencing by a number that grows with every master: Chubby's sequencers (Burrows, OSDI 2006, section 2.4).
@@ -37,16 +37,15 @@ logger = logging.getLogger(__name__)
 WELCOME_TIMEOUT_S = 60.0
 #: A member that has not heard of any master for this long ends itself.
 MASTER_PATIENCE_S = 60.0
-#: A master that says nothing for this long may have been replaced.
+#: A master that is silent for this long may have been replaced.
 SILENCE_S = 3.0
-#: A stream that lasted this long counts as one that worked; a member that slept this much longer than it meant to, was
-#: stopped itself.
+#: A stream that lasted this long counts as one that worked.  A member whose sleep took this much longer was suspended.
 LASTED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a session waits for what, in seconds."""
+    """Timeouts of a session, in seconds."""
 
     #: For anything from a stream that is open, before another master is looked for.
     silence_s: float = SILENCE_S
@@ -57,12 +56,12 @@ class Patience:
 
     @classmethod
     def of_job(cls, member_timeout_s: float, master_timeout_s: float) -> Patience:
-        """Return what follows from a job's deadlines."""
+        """Return the timeouts that follow from a job's deadlines."""
         return cls(member_timeout_s, master_timeout_s, member_timeout_s / BEATS)
 
 
 class OrderInbox:
-    """The orders of a job's masters, in order; what a replaced master says counts for nothing.
+    """The orders of a job's masters, in order; ignores those of replaced masters.
 
     Attributes
     ----------
@@ -71,7 +70,7 @@ class OrderInbox:
     heard : (int, int)
         Generation and step of the last order.
     heard_s : float, seconds
-        When a master last said something, on the monotonic clock.
+        When the last message of a master came, on the monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -108,7 +107,7 @@ class OrderInbox:
 
 
 class MemberSession:
-    """The line between one member and the masters of its job.
+    """The session of one member with the masters of its job.
 
     Parameters
     ----------
@@ -149,13 +148,12 @@ class MemberSession:
         self._failure: EpsError | None = None
         self._on_order: Callable[[Order], None] | None = None
         self._stream: Any = None
-        #: Told to end, by the master or by :meth:`close`.
+        #: Set when the session is to end: by ``Shutdown``, by :meth:`close`, or by an error.
         self._over = threading.Event()
-        self._closed = False
         self._reader: threading.Thread | None = None
 
     def be_patient(self, patience: Patience) -> None:
-        """Wait as long as this from now on; the job's settings come with the welcome only."""
+        """Set the timeouts; a member learns its job's settings with the welcome."""
         self._patience = patience
         self._outgoing.beat_s = patience.beat_s
 
@@ -223,7 +221,7 @@ class MemberSession:
         on_end(error)
 
     def _attend(self, place: MasterPlace) -> tuple[EpsError, bool]:
-        """Attach to a master and listen until the stream ends; return why, and whether no master can mend it."""
+        """Attach to a master and read orders until the stream ends; return why, and whether that is final."""
         self._inbox.generation = max(self._inbox.generation, place.generation)
         try:
             connection = channel(place.address, self._security)
@@ -233,14 +231,15 @@ class MemberSession:
         stream = MemberSessionStub(connection).Attach(self._outgoing.batches(self._introduction()))
         self._stream = stream
         try:
-            if self._closed:
+            if self._over.is_set():
+                # It was closed before the stream could be seen.
                 stream.cancel()
             for message in stream:
                 self._hear(message)
             return PeerUnavailableError("the job master ended the session"), False
         except grpc.RpcError as rpc_error:
             why = error_of(rpc_error, "the session with the job master")
-            # Before the welcome a refusal is a refusal; later another process may have got the port of a dead master.
+            # Before the welcome a refusal is final; later another process may have got the port of a dead master.
             return why, self._welcomed is None and not isinstance(why, RpcError)
         except EpsError as broken:
             return broken, True
@@ -276,7 +275,7 @@ class MemberSession:
             case m.ReleasePlan() | m.AbortPlan():
                 self._outgoing.plan_ended(order.plan_id)
             case m.Shutdown():
-                # Not behind orders that may take long, or wait for something that will never come.
+                # Not behind orders that may take long, or wait for ever.
                 self._over.set()
                 self._obey(order)
                 return
@@ -301,12 +300,12 @@ class MemberSession:
     # ---- the watch's thread
 
     def _watch(self, find: Callable[[], MasterPlace | None]) -> None:
-        """Leave a stream that says nothing for the sake of a newer master, or at the end of all patience."""
+        """Cancel a silent stream once there is a newer master, or after :attr:`Patience.master_s`."""
         before_s = time.monotonic()
         while not self._over.wait(pause_s := min(self._patience.beat_s, self._patience.silence_s / 4)):
             now_s = time.monotonic()
             if now_s - before_s > pause_s + LASTED_S:
-                # This process was stopped, or the machine slept: that says nothing about the master.
+                # This process was suspended, or the machine slept: the silence is not the master's.
                 self._inbox.heard_s = now_s
             before_s = now_s
             stream, silent_s = self._stream, now_s - self._inbox.heard_s
@@ -318,8 +317,7 @@ class MemberSession:
                 stream.cancel()
 
     def close(self) -> None:
-        """Say what is queued, end the stream and give everything back."""
-        self._closed = True
+        """Send queued reports, end the stream and release all resources."""
         self._over.set()
         self._outgoing.close()
         reader = self._reader

@@ -1,11 +1,10 @@
-"""Pushes and pulls as data-plane messages: what a worker and a server say to each other at every clock.
+"""Pushes and pulls as data-plane messages, which a worker and a server exchange at every clock.
 
 The header is a ``DataHeader`` (``proto/eps/pb/data.proto``); the arrays follow in the order of its parts.  Parts travel
 in columns, and arrays that lie side by side as one array.  Described one by one, with an array for each, they would
 make a clock of 64 partitions of 1,000 keys take 2.3 times as long (shared memory; 1.3 times without either of the two).
 
-Everything that a peer says is checked here against what its header promises, so that the server's arithmetic never sees
-a bad shape.
+The parsers here check arrays against the header, so that the server's arithmetic never sees a bad shape.
 
 Between hosts, :class:`Lean` sends less: arrays travel as their changed values, or as float16.  Over 1 Gbit/s (a link
 shaped with ``tc``, 800,000 keys, 2 workers) a clock takes 0.66 of its time where 2% of a push are not zero, 0.67 with
@@ -49,14 +48,14 @@ Raw = tuple[int, int, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Lean:
-    """What is left out on the wire."""
+    """How messages are made smaller."""
 
     #: Pushes carry only the values that are not zero.
     changed_only: bool = False
     #: Values travel as float16: half the bytes.  11 bits are kept of each value down to 2**-14 of the largest magnitude
     #: of its array, fewer of smaller ones, and below 2**-25 of it a value becomes 0.
     float16: bool = False
-    #: A worker that has a partition's values already does not get them again.
+    #: A server does not send a partition's values to a worker that has them.
     skip_unchanged: bool = False
 
 
@@ -109,7 +108,7 @@ class PullPart:
 
 @dataclass(slots=True, eq=False)
 class PushAnswer:
-    """What became of a push."""
+    """A server's answer to a push: accepted, partly there already, or refused."""
 
     partition: int
     have: tuple[int, ...] = ()
@@ -143,7 +142,7 @@ def parse_header(message: Message) -> pb.DataHeader:
     Raises
     ------
     ProtocolError
-        The bytes are not a header, or it says nothing.
+        The bytes are not a header, or the header is empty.
     """
     header = pb.DataHeader()
     try:
@@ -163,9 +162,9 @@ def build_exchange(
     incarnation: int = 0,
     results: Sequence[control_pb2.ClockReported] = (),
 ) -> Message:
-    """Return the message that carries ``pushes`` and ``pulls`` to one server, with ``lean`` left out.
+    """Return the message that carries ``pushes`` and ``pulls`` to one server, made smaller as ``lean`` says.
 
-    ``results`` are what was measured at the clocks of the pushes.
+    ``results`` are the measurements at the clocks of the pushes.
     """
     header = pb.DataHeader()
     exchange = header.exchange

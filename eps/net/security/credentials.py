@@ -1,4 +1,4 @@
-"""How processes of a job know each other: by the folder of their sockets, or by certificates between hosts.
+"""How processes of a job authenticate each other: by the folder of their sockets, or by certificates between hosts.
 
 On one host, the processes of a job listen on Unix sockets in a folder of the job's directory that only its user can
 enter.  Another user can neither connect to such a socket nor put one in its place, so both ends know each other.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TLS_NAME = "eps-job"
 #: Of :meth:`JobToken.proof`.
 PROOF_BYTES = 32
-#: Less can be guessed.
+#: A shorter token could be guessed.
 MIN_TOKEN_BYTES = 16
 #: The kernel takes no longer path of a Unix socket (unix(7), less the byte that ends it).
 _LONGEST_SOCKET_PATH = 107
@@ -165,7 +165,7 @@ class SocketPath:
             os.close(self.fd)
 
     def close_with(self, owner: object) -> None:
-        """Have the path closed when ``owner``, which may use it at any time, is there no more."""
+        """Close the path when ``owner``, which may use it at any time, is freed."""
         if self.fd is not None:
             weakref.finalize(owner, os.close, self.fd)
 
@@ -178,9 +178,9 @@ class SocketPath:
 
 @dataclass(frozen=True)
 class Security:
-    """What a process of a job shows to its peers and asks of them."""
+    """The credentials of a process of a job, for its peers and of them."""
 
-    #: None: no peer is asked; for parts of the system that run alone.
+    #: None: peers need not prove anything; for parts of the system that run alone.
     token: JobToken | None = None
     #: None: the processes are on one host.
     tls: TlsFiles | None = None
@@ -283,7 +283,7 @@ class Security:
         """
         if self.tls is None:
             return None
-        # Only who uses TLS waits for the import.
+        # Imported here: it is slow, and only TLS needs it.
         import ssl
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
@@ -310,7 +310,7 @@ def _check_private(folder: Path) -> None:
     try:
         found = folder.lstat()
     except FileNotFoundError:
-        # It comes with the first process that listens, and goes with a job.
+        # The first process that listens makes it; it is removed with the job.
         raise PeerUnavailableError(f"no process listens in {folder}") from None
     except OSError as error:
         raise StorageError(f"{folder}: cannot be used: {error.strerror}") from error
