@@ -372,6 +372,7 @@ def test_one_is_taken_at_once_when_every_server_is_to_be_taken_away_and_the_job_
     master.recover(clock=order.clock + 1)
     found = master.membership
     assert found.goes_back and (found.checkpoint, found.from_clock) == (checkpoint_name(1, order.clock), order.clock)
+    assert driver_of(master).epoch == 2, "the next one: what was written after that clock is of the one before"
 
 
 def test_none_is_taken_besides_the_schedule_while_a_server_stays_nor_twice_for_one_warning() -> None:
@@ -475,6 +476,15 @@ def test_one_that_fails_while_all_servers_are_to_go_is_tried_again_after_a_momen
     master.tick(HURRY_AGAIN_S / 2)
     again = order_of(master)
     assert again.checkpoint_id > order.checkpoint_id
+
+
+def test_one_that_was_ordered_and_failed_just_before_all_servers_are_to_go_delays_none() -> None:
+    master = with_checkpoints("10")
+    before, _ = train_until_ordered(master)
+    master.report(m.CheckpointPartFailed("server-2", before.checkpoint_id, 1, "the disk is full", late=False))
+    assert driver_of(master).pending is None
+    warn(master, "server-1", "server-2")
+    assert order_of(master).checkpoint_id > before.checkpoint_id
 
 
 def test_one_that_cannot_be_read_counts_for_nothing_where_all_servers_are_to_go() -> None:

@@ -261,6 +261,17 @@ def test_order_that_comes_again_repeats_the_report_only() -> None:
     assert server.follow() == [s.RepeatSnapshotReport(1, 0, "server-2")]
 
 
+def test_a_server_says_to_whom_and_for_which_plan_it_still_sends() -> None:
+    """What sends the arrays stops where nothing is to be sent any more."""
+    server = Server(BSP)
+    server.follow(plan_id=2)
+    asked = [(2, "server-2"), (1, "server-2"), (3, "server-2"), (2, "server-1")]
+    while_it_sends = [server.state.sends(*what) for what in asked]
+    server.step(s.PlanAborted(2))
+
+    assert while_it_sends == [True, False, False, False] and not server.state.sends(2, "server-2")
+
+
 def test_order_of_a_closed_plan_does_nothing() -> None:
     server = Server(BSP)
     server.step(s.PlanAborted(1))

@@ -299,6 +299,14 @@ def test_without_bsp_what_every_owner_has_is_not_kept() -> None:
     assert state.outbox.unpushed(0) == [] and state.outbox.unpushed() == [second]
 
 
+def test_partition_that_has_a_clock_is_not_taken_to_have_those_before() -> None:
+    state = whole(settings=replace(BSP, staleness=2))
+    first, second, third = (computed(state, clock) for clock in range(3))
+    state.outbox.on_held(1, 1, (0, 1))
+
+    assert [state.outbox.missing(kept) for kept in (first, second, third)] == [[0, 1], [0], [0, 1]]
+
+
 def test_loss_of_an_owner_makes_its_partitions_be_pushed_again_by_the_new_owner() -> None:
     state = whole(horizon=0)
     state.on_membership(replace(V2, from_clock=0))
