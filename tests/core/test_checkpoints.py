@@ -71,7 +71,14 @@ def complete(master: ScriptedMaster, order: m.TakeCheckpoint, clock: int) -> int
 
 
 @pytest.mark.parametrize(
-    ("text", "schedule"), [("", Schedule()), ("10", Schedule(10)), ("30s", Schedule(seconds=30.0))]
+    ("text", "schedule"),
+    [
+        ("", Schedule()),
+        ("1", Schedule(1)),
+        ("10", Schedule(10)),
+        ("1s", Schedule(seconds=1.0)),
+        ("30s", Schedule(seconds=30.0)),
+    ],
 )
 def test_schedule_is_read(text: str, schedule: Schedule) -> None:
     assert Schedule.parse(text) == schedule and bool(schedule) == bool(text)
