@@ -340,7 +340,7 @@ def test_bsp_partition_changes_hands_at_the_commit_clock_on_both_sides() -> None
     later = membership(2, ("server-2", "server-1"), from_clock=2)
 
     donor.step(s.MembershipArrived(1, later))
-    follower.step(s.MembershipArrived(1, later))
+    early = follower.step(s.MembershipArrived(1, later))
     waiting = follower.pull(2, request="waiting")
     holdings = []
     for clock in range(2):
@@ -348,6 +348,7 @@ def test_bsp_partition_changes_hands_at_the_commit_clock_on_both_sides() -> None
         promoted = follower.update(clock, clock)
         holdings.append((donor.state.partitions[0].holding, follower.state.partitions[0].holding))
 
+    assert early == [s.ReportToMaster(m.MembershipAcked("server-2", 2))], "nothing is promoted yet"
     assert waiting == []
     assert holdings == [(Holding.OWNER, Holding.FOLLOWER), (Holding.FORMER, Holding.OWNER)]
     assert promoted[-2:] == [

@@ -68,6 +68,7 @@ def finish(state: Duties, clock: int) -> None:
     """Compute and push a clock."""
     state.computed(clock, state.due_at(clock))
     assert state.done(clock)
+    state.validate()
 
 
 def test_worker_waits_for_a_membership_then_for_the_horizon() -> None:
