@@ -134,8 +134,7 @@ class Served:
     def stop_sending(self, state: PartitionState, follower: MemberId, out: Commands) -> None:
         """Send a follower nothing more; what waited for it goes on."""
         state.stop_sending(follower, out)
-        if state.held and state.holding is not Holding.FOLLOWER:
-            self.retry(state, out)
+        self.retry(state, out)
 
     # ---- what a server is to a partition
 

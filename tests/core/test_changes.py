@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -73,6 +74,13 @@ def test_change_that_would_break_the_job_is_refused(change: Change, error: type[
         resolve(ROSTER, change, SETTINGS)
 
 
+def test_name_that_is_no_members_is_answered_with_ten_of_those_that_are_and_the_number_of_the_others() -> None:
+    workers = tuple(f"worker-{number}" for number in range(1, 14))
+
+    with pytest.raises(UnknownMemberError, match=r"it has worker-1, .*, worker-10 and 3 more$"):
+        resolve(Roster(workers, ("server-1",), 14, 2), Change(Operation.REMOVE_WORKERS, 1, ("worker-14",)), SETTINGS)
+
+
 def test_no_name_is_made_of_a_count_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def name(*of: object) -> str:
         raise AssertionError(f"{of} are named")
@@ -84,8 +92,9 @@ def test_no_name_is_made_of_a_count_that_is_refused(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("count", [0, -1, MOST_MEMBERS + 1, 10**9, 10**5000, -(10**5000)], ids=int.bit_length)
 def test_count_that_no_job_can_have_is_refused_whatever_its_size(count: int) -> None:
+    said = f"add-workers of {count}:" if abs(count) <= 10**9 else f"a number of {count.bit_length()} bits"
     for refuse in (check_change, lambda change: change_of(change.operation, change.count)):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match=re.escape(said)):
             refuse(Change(Operation.ADD_WORKERS, count))
     check_change(Change(Operation.ADD_WORKERS, MOST_MEMBERS))
 

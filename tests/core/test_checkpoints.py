@@ -76,7 +76,14 @@ def complete(master: ScriptedMaster, order: m.TakeCheckpoint, clock: int) -> int
 
 
 @pytest.mark.parametrize(
-    ("text", "schedule"), [("", Schedule()), ("10", Schedule(10)), ("30s", Schedule(seconds=30.0))]
+    ("text", "schedule"),
+    [
+        ("", Schedule()),
+        ("1", Schedule(1)),
+        ("10", Schedule(10)),
+        ("1s", Schedule(seconds=1.0)),
+        ("30s", Schedule(seconds=30.0)),
+    ],
 )
 def test_schedule_is_read(text: str, schedule: Schedule) -> None:
     assert schedule_of(text) == schedule and bool(schedule) == bool(text)
@@ -377,6 +384,7 @@ def test_one_is_taken_at_once_when_every_server_is_to_be_taken_away_and_the_job_
     master.recover(clock=order.clock + 1)
     found = master.membership
     assert found.goes_back and (found.checkpoint, found.from_clock) == (checkpoint_name(1, order.clock), order.clock)
+    assert driver_of(master).epoch == 2, "the next one: what was written after that clock is of the one before"
 
 
 def test_none_is_taken_besides_the_schedule_while_a_server_stays_nor_twice_for_one_warning() -> None:
@@ -482,6 +490,15 @@ def test_one_that_fails_while_all_servers_are_to_go_is_tried_again_after_a_momen
     assert again.checkpoint_id > order.checkpoint_id
 
 
+def test_one_that_was_ordered_and_failed_just_before_all_servers_are_to_go_delays_none() -> None:
+    master = with_checkpoints("10")
+    before, _ = train_until_ordered(master)
+    master.report(m.CheckpointPartFailed("server-2", before.checkpoint_id, 1, "the disk is full", late=False))
+    assert driver_of(master).pending is None
+    warn(master, "server-1", "server-2")
+    assert order_of(master).checkpoint_id > before.checkpoint_id
+
+
 def test_one_that_cannot_be_read_counts_for_nothing_where_all_servers_are_to_go() -> None:
     master = with_checkpoints("1000s")
     train(master, 0)
@@ -504,16 +521,20 @@ def test_job_that_takes_no_checkpoints_takes_none_when_its_servers_go() -> None:
     assert driver_of(master).pending is None and not master.sent(m.TakeCheckpoint)
 
 
-def test_none_is_taken_of_the_last_clock() -> None:
-    master = with_checkpoints("5", iterations=10)
-    clock, clocks = 0, []
-    while clock <= 10:
-        train(master, clock)
-        clock += 1
-        pending = driver_of(master).pending
-        if pending is not None and pending.clock not in clocks:
-            clocks.append(pending.clock)
-    assert clocks == [5]
+@pytest.mark.parametrize(("iterations", "taken"), [(14, [7]), (15, [7, 14])])
+def test_none_is_taken_of_the_last_clock(iterations: int, taken: list[int]) -> None:
+    """It only measures the model, which the job exports then."""
+    master = with_checkpoints("7", iterations)
+    clock, clocks = 0, list[int]()
+    while clock <= iterations:
+        if driver_of(master).pending is None:
+            train(master, clock)
+            clock += 1
+        else:
+            order = order_of(master)
+            clocks.append(order.clock)
+            clock = complete(master, order, clock)
+    assert clocks == taken
 
 
 def test_going_back_abandons_the_one_on_its_way_and_begins_an_epoch() -> None:

@@ -257,6 +257,17 @@ def test_addition_on_its_way_serves_for_the_last_of_its_role() -> None:
     assert (master.driver.plan.removed, master.driver.plan.added) == (("server-1", "server-2"), ())
 
 
+@pytest.mark.parametrize("all_of", [[Role.WORKER], [Role.SERVER], list(Role)], ids=["workers", "servers", "both"])
+@pytest.mark.parametrize("change", [ADD_WORKER, ADD_SERVER], ids=str)
+def test_addition_serves_for_the_last_of_its_own_role_alone(all_of: list[Role], change: Change) -> None:
+    master = running()
+    plan = master.ask(change)
+    warn(master, *(name for role in all_of for name in master.membership.of_role(role)))
+
+    assert (master.driver.plan is plan) == (change.operation.role in all_of)
+    assert plan.ended or not drains(master)
+
+
 def test_drain_that_waits_for_a_container_gives_way_to_a_removal_and_comes_back() -> None:
     master = running()
     warn(master, *master.membership.servers)
@@ -391,6 +402,14 @@ def test_warning_for_what_leaves_or_has_left_is_harmless() -> None:
     assert (eviction.name, eviction.outcome, eviction.plan_id) == ("worker-3", EvictionOutcome.DRAINED, 1)
 
 
+def test_warning_for_what_has_left_takes_nothing_from_the_others_that_come_with_it() -> None:
+    master = running()
+    warnings = (e.ContainerWarning(container, DEADLINE_S) for container in ("nobody", master.container_of("worker-1")))
+    master.step(e.ContainersWarned(tuple(warnings)))
+
+    assert master.driver.plan.removed == ("worker-1",)
+
+
 def test_request_that_was_never_launched_is_withdrawn_and_made_again() -> None:
     master = starting()
     master.request_containers()
@@ -439,13 +458,16 @@ def test_member_that_is_warned_while_the_job_starts_is_drained_when_it_runs() ->
     assert waiting is None and master.driver.plan.removed == ("worker-2",)
 
 
-def test_nothing_is_drained_once_the_last_iteration_is_granted() -> None:
-    master = running(iterations=3)
+@pytest.mark.parametrize("iterations", [3, 4])
+def test_nothing_is_drained_once_the_last_iteration_is_granted(iterations: int) -> None:
+    """Whether the measurement after it is granted too does not matter."""
+    master = running(iterations)
     trained(master, 2)
+    granted = master.state.progress.horizon
     warn(master, "worker-1")
-    trained(master, 4)
+    trained(master, iterations + 1)
 
-    assert not drains(master) and master.state.state is JobState.EXPORTING
+    assert granted == 3 and not drains(master) and master.state.state is JobState.EXPORTING
     assert outcomes(master) == {"worker-1": EvictionOutcome.WARNED}
 
 

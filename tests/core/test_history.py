@@ -66,10 +66,11 @@ def test_columns_come_back_also_with_nan() -> None:
     assert again == history and math.isnan(again[4].loss)
 
 
-@pytest.mark.parametrize("cut", range(5))
-def test_columns_of_different_lengths_are_an_error(cut: int) -> None:
+@pytest.mark.parametrize("longer", [False, True])
+@pytest.mark.parametrize("changed", range(5))
+def test_columns_of_different_lengths_are_an_error(changed: int, longer: bool) -> None:
     columns = ClockHistory(RECORDS).columns()
-    columns[cut] = columns[cut][8:]
+    columns[changed] = columns[changed] + bytes(8) if longer else columns[changed][8:]
     with pytest.raises(StorageError, match="a history cannot be read"):
         ClockHistory.from_columns(columns)
 

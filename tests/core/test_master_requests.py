@@ -146,11 +146,13 @@ def test_queued_change_that_became_impossible_is_aborted_with_the_reason() -> No
     master = running()
     first = master.ask(ADD_WORKER)
     second = master.ask(Change(Operation.REMOVE_WORKERS, 1, ("worker-4",)))
+    third = master.ask(REMOVE_SERVER)
 
     master.exit("worker-4", "lost")
 
     assert (first.phase, second.phase) == (Phase.ABORTED, Phase.ABORTED)
     assert "worker-4 is not a worker of the job" in second.reason
+    assert master.driver.plan is third, "at once"
 
 
 def test_numbers_are_never_used_again() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from eps.core import events as e
@@ -502,7 +504,7 @@ def test_killed_job_aborts_what_is_undecided_and_ends_everybody() -> None:
 
     master.step(e.KillRequested("enough"))
 
-    assert plan.phase is Phase.ABORTED
+    assert (plan.phase, plan.reason) == (Phase.ABORTED, "the job killed: enough")
     assert {to for to, _ in master.sent(m.Shutdown)} == {*master.membership.members, "worker-4"}
     assert (master.state.state, master.state.reason) == (JobState.KILLED, "enough")
 
@@ -554,3 +556,25 @@ def test_ways_between_members_are_those_taken_last_between_members_that_are_ther
     master.lose("server-2")
     master.report(m.PeerReached("worker-1", master.address_of("server-1"), "unix"))
     assert master.state.members.by_name["worker-1"].ways == {"server-1": "unix"}
+
+
+@pytest.mark.parametrize("break_it", ["it begins too late", "the last clock is granted", "newcomer", "member"])
+def test_validate_finds_parts_that_contradict_each_other(break_it: str) -> None:
+    master = running(iterations=12)
+    plan = master.ask(ADD_WORKER)
+    state = master.state
+    state.validate()
+    match break_it:
+        case "it begins too late":
+            late = replace(master.membership, version=2, from_clock=state.progress.horizon + 2)
+            state.members.adopt(late, waits=False)
+        case "the last clock is granted":
+            state.progress.horizon = 11
+        case "newcomer":
+            state.members.dismiss(plan.added, "why")
+        case "member":
+            state.members.dismiss(["worker-1"], "why")
+            state.members.held[Role.WORKER] -= 1
+            state.size.settle(state.members.held)
+    with pytest.raises(AssertionError):
+        state.validate()

@@ -9,6 +9,7 @@ import pytest
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.members import MemberPhase, Members
+from eps.core.membership import SplitTable
 from eps.core.types import Address, CoreSettings, Role, Tier
 
 SETTINGS = CoreSettings(6, 4, 100, followers=1)
@@ -142,7 +143,9 @@ def test_ways_to_members_that_are_here() -> None:
     assert members.by_name["worker-1"].ways == {"server-2": "tcp"}
 
 
-@pytest.mark.parametrize("break_it", ["container", "phase", "held", "membership", "order"])
+@pytest.mark.parametrize(
+    "break_it", ["container", "phase", "address", "held", "membership", "order", "clock", "balance"]
+)
 def test_validate_finds_what_cannot_be(break_it: str) -> None:
     members = begun()
     match break_it:
@@ -150,6 +153,8 @@ def test_validate_finds_what_cannot_be(break_it: str) -> None:
             del members.by_container["container-0001"]
         case "phase":
             members.by_name["worker-1"].phase = MemberPhase.GRANTED
+        case "address":
+            members.by_name["worker-1"].address = None
         case "held":
             members.held[Role.WORKER] = 2
         case "membership":
@@ -158,5 +163,10 @@ def test_validate_finds_what_cannot_be(break_it: str) -> None:
             first = members.memberships[0]
             swapped = replace(first, version=2, workers=("worker-2", "worker-1", "worker-3"))
             members.adopt(swapped, waits=True)
+        case "clock":
+            members.adopt(replace(members.memberships[0], version=2, from_clock=-2), waits=True)
+        case "balance":
+            splits = SplitTable.of(("worker-1",) * 3 + ("worker-2",) + ("worker-3",) * 2)
+            members.adopt(replace(members.memberships[0], version=2, splits=splits), waits=True)
     with pytest.raises(AssertionError):
         members.validate()

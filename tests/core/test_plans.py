@@ -154,15 +154,16 @@ def test_a_request_of_lent_members_goes_on_with_what_was_granted_in_time(granted
     assert (bool(reason), without) == ((False, ("worker-5",)) if granted else (True, ()))
 
 
-def test_what_the_job_asks_for_itself_is_asked_for_later_each_time_that_it_fails() -> None:
-    plans, now_s, tried_s = Plans(SETTINGS), 10.0, []
+@pytest.mark.parametrize("purpose", RETRIES, ids=str)
+def test_what_the_job_asks_for_itself_is_asked_for_later_each_time_that_it_fails(purpose: Purpose) -> None:
+    plans, now_s, tried_s = Plans(SETTINGS), 10.0, list[float]()
     while len(tried_s) < 5:
-        commands = plans.ask_own(ADD, Purpose.REPLACE, replace(NOW, now_s=now_s))
+        commands = plans.ask_own(ADD, purpose, replace(NOW, now_s=now_s))
         if commands:
             tried_s.append(now_s)
             plans.abort(plans.queue[0], "no room", now_s)
-        now_s += 0.5
-    first_s, _ = RETRIES[Purpose.REPLACE]
+        now_s += 0.25
+    first_s, _ = RETRIES[purpose]
 
     assert [later - earlier for earlier, later in itertools.pairwise(tried_s)] == [first_s * 2**k for k in range(4)]
 

@@ -389,3 +389,12 @@ def test_any_followers_that_stand_are_kept_as_far_as_they_can_be() -> None:
         for server in servers:
             stood = [p for p in range(partitions) if now[p] == (server,) and owners[p] != server]
             assert sum(found[p] == (server,) for p in stood) >= min(len(stood), share)
+
+
+def test_a_server_keeps_no_more_followers_than_its_share_and_the_others_go_to_those_with_fewer() -> None:
+    """Two servers own three partitions each, and the third has followed all of them: its share is two."""
+    servers, owners = ("server-1", "server-2", "server-3"), ("server-1",) * 3 + ("server-2",) * 3
+
+    found = standing_followers(owners, servers, (("server-3",),) * 6)
+
+    assert found == tuple((f"server-{number}",) for number in (3, 3, 2, 1, 3, 1))

@@ -89,8 +89,9 @@ def test_member_that_connects_again_and_again_is_told_as_soon_as_any_other() -> 
     for at_s in (0.0, 0.4, 0.8, 1.2):
         repeats.reset("worker-1")
         repeats.note("worker-1", order, at_s)
-        repeats.note("worker-2", order, at_s)
-    missing = [("worker-1", order), ("worker-2", order)]
+        for other in ("worker-2", "server-1"):
+            repeats.note(other, order, at_s)
+    missing = [(name, order) for name in ("worker-1", "worker-2", "server-1")]
     assert repeats.due(missing, 1.2 + RESEND_S) == [("worker-1", order)]
 
 

@@ -15,7 +15,7 @@ from eps.core.types import MemberId, Role
 from eps.master.state_log import StateLog
 from tests.core.scripted import ADD_SERVER, ADD_WORKER, REMOVE_WORKER, REPLACE_S, ScriptedMaster, running
 from tests.core.test_evictions import carry_on, drains, managed, outcomes, warn
-from tests.core.test_master_recovery import replacements
+from tests.core.test_master_recovery import replacements, trained
 
 #: Room that is no limit.
 PLENTY = {Role.WORKER: 9, Role.SERVER: 9}
@@ -77,6 +77,17 @@ def test_room_that_fits_nobody_is_not_asked_for() -> None:
     see(master, {Role.WORKER: 3})
 
     assert master.state.plans.flight.driver is None and master.state.size.lent[Borrower.OTHERS][Role.SERVER] == 1
+
+
+@pytest.mark.parametrize(("clocks", "looks"), [(6, True), (7, False)])
+def test_room_is_looked_for_as_long_as_a_member_that_comes_has_work(clocks: int, looks: bool) -> None:
+    master = running(iterations=10)
+    warn(master, "worker-1", for_others=True)
+    carry_on(master)
+    trained(master, clocks)
+    master.tick(REPLACE_S)
+
+    assert master.state.looks_for_room == looks
 
 
 def test_room_that_was_seen_while_something_else_changes_counts_nowhere() -> None:

@@ -272,6 +272,17 @@ def test_order_that_comes_again_repeats_the_report_only() -> None:
     assert server.follow() == [report]
 
 
+def test_a_server_says_to_whom_and_for_which_plan_it_still_sends() -> None:
+    """What sends the arrays stops where nothing is to be sent any more."""
+    server = Server(BSP)
+    server.follow(plan_id=2)
+    asked = [(2, "server-2"), (1, "server-2"), (3, "server-2"), (2, "server-1")]
+    while_it_sends = [server.state.sends(*what) for what in asked]
+    server.step(s.PlanAborted(2))
+
+    assert while_it_sends == [True, False, False, False] and not server.state.sends(2, "server-2")
+
+
 def test_order_of_a_closed_plan_does_nothing() -> None:
     server = Server(BSP)
     server.step(s.PlanAborted(1))
@@ -350,7 +361,7 @@ def test_bsp_partition_changes_hands_at_the_commit_clock_on_both_sides() -> None
     later = membership(2, ("server-2", "server-1"), from_clock=2)
 
     donor.step(s.MembershipArrived(1, later))
-    follower.step(s.MembershipArrived(1, later))
+    early = follower.step(s.MembershipArrived(1, later))
     waiting = follower.pull(2, request="waiting")
     holdings = []
     for clock in range(2):
@@ -358,6 +369,7 @@ def test_bsp_partition_changes_hands_at_the_commit_clock_on_both_sides() -> None
         promoted = follower.update(clock, clock)
         holdings.append((donor.state.partitions[0].holding, follower.state.partitions[0].holding))
 
+    assert early == [s.ReportToMaster(m.MembershipAcked("server-2", 2))], "nothing is promoted yet"
     assert waiting == []
     assert holdings == [(Holding.OWNER, Holding.FOLLOWER), (Holding.FORMER, Holding.OWNER)]
     assert promoted[-2:] == [

@@ -520,6 +520,8 @@ def test_incarnation_begins_with_the_checkpoint_and_forgets_what_was_before(hold
     state = server.state
     assert requests(commands, s.RefuseStale) == ["held"]
     assert [c.partition for c in commands if isinstance(c, s.DropPartition)] == [0, 1]
+    sent_to_nobody = [(c.partition, c.to) for c in commands if isinstance(c, s.StopSending)]
+    assert sent_to_nobody == ([(0, S2), (1, S2)] if holds == "owner" else [])
     assert [c.partition for c in commands if isinstance(c, s.CreatePartition)] == [0, 1]
     assert [(v.clocks.completed, v.clocks.applied, v.clocks.duplicates_refused) for v in state.partitions.values()] == [
         (3, 9, 1)

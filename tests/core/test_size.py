@@ -234,11 +234,11 @@ def test_gangs_wait_differently_long() -> None:
 
 
 def test_a_job_that_begins_short_has_lent_the_rest() -> None:
-    size = Size(4, 2)
+    size = Size(5, 2)
     size.begun({W: 2, S: 2})
 
-    assert size.lent[Borrower.START] == {W: 2, S: 0} and size.pending({W: 2, S: 2}) == {W: 0, S: 0}
-    size.settle({W: 3, S: 2})
+    assert size.lent[Borrower.START] == {W: 3, S: 0} and size.pending({W: 2, S: 2}) == {W: 0, S: 0}
+    size.settle({W: 4, S: 2})
     assert size.lent[Borrower.START][W] == 1
 
 

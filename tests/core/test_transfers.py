@@ -24,6 +24,26 @@ def up_to(master: ScriptedMaster, change: Change, phase: Phase) -> None:
     assert plan.phase is phase
 
 
+# ---- before anything is sent
+
+
+@pytest.mark.parametrize("change", [ADD_SERVER, ADD_WORKER], ids=str)
+def test_all_hear_who_comes_and_an_added_server_which_partitions_it_will_be_sent(change: Change) -> None:
+    master = running()
+    plan = master.ask(change)
+    (name,) = plan.added
+    master.register(name)
+    told = dict(master.sent(m.UpdateLists))
+
+    assert set(told) == {*master.membership.members, name}
+    assert {order.added for order in told.values()} == {
+        (m.Newcomer(name, master.address_of(name), frozenset({change.operation.role})),)
+    }
+    assert {to: order.coming for to, order in told.items() if order.coming} == (
+        {name: (0, 2)} if change is ADD_SERVER else {}
+    )
+
+
 # ---- transfers that fail
 
 

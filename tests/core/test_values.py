@@ -45,6 +45,14 @@ def test_split_table_keeps_donors_that_stay_and_forgets_those_that_leave() -> No
     assert table.active == ("worker-1", "worker-2", "worker-3"), "a table is a value"
 
 
+def test_partition_that_changes_its_owner_has_no_follower_and_the_others_keep_those_that_stay() -> None:
+    table = PartitionTable(("server-1", "server-2", "server-1"), (("server-2",), ("server-1", "server-3"), ()))
+
+    after = table.with_owners({0: "server-3"}, leaving=["server-1"])
+
+    assert after == PartitionTable(("server-3", "server-2", "server-1"), ((), ("server-3",), ()))
+
+
 def test_partition_table_counts_members_that_own_nothing() -> None:
     assert PartitionTable(("server-1",)).counts(["server-1", "server-2"]) == {"server-1": 1, "server-2": 0}
 

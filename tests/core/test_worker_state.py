@@ -68,6 +68,7 @@ def finish(state: Duties, clock: int) -> None:
     """Compute and push a clock."""
     state.computed(clock, state.due_at(clock))
     assert state.done(clock)
+    state.validate()
 
 
 def test_worker_waits_for_a_membership_then_for_the_horizon() -> None:
@@ -299,6 +300,31 @@ def test_without_bsp_what_every_owner_has_is_not_kept() -> None:
     assert state.outbox.unpushed(0) == [] and state.outbox.unpushed() == [second]
 
 
+def test_partition_that_has_a_clock_is_not_taken_to_have_those_before() -> None:
+    state = whole(settings=replace(BSP, staleness=2))
+    first, second, third = (computed(state, clock) for clock in range(3))
+    state.outbox.on_held(1, 1, (0, 1))
+
+    assert [state.outbox.missing(kept) for kept in (first, second, third)] == [[0, 1], [0], [0, 1]]
+
+
+def test_parameters_are_asked_for_ahead_as_far_as_the_horizon_for_the_same_splits_alone() -> None:
+    state = whole(horizon=3)
+    state.on_membership(V2)
+
+    assert [state.read_ahead(clock, (0, 1)) for clock in range(4)] == [1, 2, None, None]
+    assert state.read_ahead(2, (0,)) == 3 and state.read_ahead(3, (0,)) is None
+
+
+def test_clock_that_was_complete_when_it_was_read_is_done_and_nothing_is_kept_of_it() -> None:
+    """A lost worker had pushed what its heir was to compute."""
+    state = whole()
+    for clock in range(2):
+        computed(state, clock)
+        state.passed(Work(clock, (0, 1), clock))
+        assert len(state.outbox) == 0 and state.duties.clock == clock + 1
+
+
 def test_loss_of_an_owner_makes_its_partitions_be_pushed_again_by_the_new_owner() -> None:
     state = whole(horizon=0)
     state.on_membership(replace(V2, from_clock=0))
@@ -380,6 +406,7 @@ def test_validate_finds_what_cannot_be(break_it: str) -> None:
         case "kept":
             state.read_clock = 1
         case "read":
+            state.outbox.forget_all()
             state.read_clock = BSP.iterations + 2
         case "epoch":
             state.epoch -= 1

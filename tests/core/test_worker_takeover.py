@@ -187,6 +187,20 @@ def test_job_that_goes_back_begins_anew_and_nothing_of_before_counts() -> None:
     assert duties.next_work() == Work(2, (0, 1), 2)
 
 
+@pytest.mark.parametrize("goes_back", [False, True])
+def test_what_is_computed_counts_after_a_takeover_unless_the_job_goes_back_and_what_is_read_does_not(
+    goes_back: bool,
+) -> None:
+    state = whole_worker()
+    assert state.begin() == Work(0, (0, 1), 0)
+    begun = state.now
+    before = [state.is_void(begun, computes) for computes in (False, True)]
+    state.on_membership(takeover(2, ALL_HERE, 0, incarnation=int(goes_back), goes_back=goes_back))
+
+    assert before == [False, False]
+    assert [state.is_void(begun, computes) for computes in (False, True)] == [True, goes_back]
+
+
 def test_takeover_is_acknowledged_each_time_and_counts_once() -> None:
     state = worker()
     state.computed(0, (0, 1))
