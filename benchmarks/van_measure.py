@@ -97,9 +97,8 @@ class Peer:
         self.process.wait()
 
 
-def round_trip(connection: Connection, message: Message) -> Message:
+def round_trip(replies: Replies[None], connection: Connection, message: Message) -> Message:
     """Send a request and return its reply, which this thread reads, as a worker's thread does."""
-    replies: Replies[None] = Replies()
     replies.request(None, connection, message)
     answered = replies.next(TIMEOUT_S)
     if answered is None:
@@ -163,9 +162,11 @@ class _Large:
             self.operations[name, "pull"] = pull
 
     def _add_van(self, name: str, van: Van, connection: Connection, own: np.ndarray, into: np.ndarray) -> None:
+        replies: Replies[None] = Replies()
+
         def request(what: int, array: np.ndarray | None = None) -> Message:
             arrays = () if array is None else (array,)
-            return round_trip(connection, Message(REQUEST.pack(what, own.nbytes), arrays))
+            return round_trip(replies, connection, Message(REQUEST.pack(what, own.nbytes), arrays))
 
         def pull_out(what: int) -> None:
             np.copyto(into, request(what).arrays[0])
@@ -198,7 +199,7 @@ def small(peer: Peer, sampler: Sampler, rounds: int) -> dict[str, Any]:
         variant -> median and 99th percentile, and processor time here and at the peer, in microseconds; ``tcp again``
         is a second connection like ``tcp``.
     """
-    array = np.ones(SMALL_FLOATS, np.float32)
+    array, replies = np.ones(SMALL_FLOATS, np.float32), Replies[None]()
     closing: list[Any] = []
     operations: dict[str, Operation] = {}
     for family in ("tcp", "unix"):
@@ -211,7 +212,7 @@ def small(peer: Peer, sampler: Sampler, rounds: int) -> dict[str, Any]:
         _, connection = peer.connect(transport, security)
         closing.append(connection)
         operations[name] = lambda connection=connection: round_trip(
-            connection, Message(REQUEST.pack(PING, 0), (array,))
+            replies, connection, Message(REQUEST.pack(PING, 0), (array,))
         )
     found = _in_turn(sampler, operations, rounds, BURST, TURNS, warm_up=WARM_UP)
     for end in closing:
@@ -257,13 +258,13 @@ def authentication(peer: Peer, sampler: Sampler, rounds: int) -> dict[str, Any]:
     called = _in_turn(sampler, calls, rounds, 20, UNARY_CALLS // 20, warm_up=WARM_UP)
     for channel in channels:
         channel.close()
-    array = np.ones(STEADY_BYTES // 4, np.float32)
+    array, replies = np.ones(STEADY_BYTES // 4, np.float32), Replies[None]()
     pushes: dict[str, Operation] = {}
     for name, security in (("open", "open"), ("open again", "open"), ("token", "token")):
         _, connection = peer.connect("tcp", security)
         opened.append(connection)
         pushes[name] = lambda connection=connection: round_trip(
-            connection, Message(REQUEST.pack(PUSH, array.nbytes), (array,))
+            replies, connection, Message(REQUEST.pack(PUSH, array.nbytes), (array,))
         )
     pushed = _in_turn(sampler, pushes, rounds, 1, STEADY_PUSHES)
     tidy()

@@ -173,7 +173,9 @@ class ReplyReader:
         It reads for as long at most of a reply that is still arriving; the next call continues.  Where another thread
         goes on reading, that thread reads them.
         """
-        if self._pending.closed or not self._reading.acquire(True, _TURN_S):
+        reading = self._reading
+        # To ask for the lock with a time takes longer, also where it is free.
+        if self._pending.closed or not (reading.acquire(False) or reading.acquire(True, _TURN_S)):
             return
         try:
             if self._stream.patience_s != _PATIENCE_S:
@@ -182,7 +184,7 @@ class ReplyReader:
             while self._stream.buffered and not self._pending.closed:
                 self._read_one()
         finally:
-            self._reading.release()
+            reading.release()
 
     # ---- read by the reader thread
 
@@ -385,20 +387,22 @@ class Replies(Generic[TagT]):
 
         It may take some milliseconds longer than ``timeout_s``, but not where that is 0.
         """
-        deadline_s = time.monotonic() + timeout_s
+        left_s, deadline_s = timeout_s, time.monotonic() + timeout_s
         while True:
-            for waiting in self._waiting:
+            sources = set()
+            for waiting, (tag, source) in self._waiting.items():
                 if waiting.outcome is not None:
-                    return self._waiting.pop(waiting)[0], waiting
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not self._waiting:
+                    del self._waiting[waiting]
+                    return tag, waiting
+                sources.add(source)
+            if left_s <= 0 or not sources:
                 return None
-            sources = {source for _, source in self._waiting.values()}
             if len(sources) > 1 or left_s < _PATIENCE_S / 2:
                 sources = _readable(sources, min(left_s, _LOOK_S))
             # Else the one source waits for what comes: a poll before it would cost a fifth of a small message's time.
             for source in sources:
                 source.read_available()
+            left_s = deadline_s - time.monotonic()
 
 
 def _readable(sources: Iterable[ReplySource], timeout_s: float) -> set[ReplySource]:
