@@ -257,6 +257,14 @@ class Computation:
         """True once the parameters of every partition have come."""
         return len(self.parameters.arrived) == len(self.active.spans)
 
+    def read_again(self, partitions: Set[int]) -> None:
+        """Have the parameters of some partitions come again, with the same bits."""
+        into = self.parameters
+        into.arrived -= partitions
+        if not into.values.flags.writeable:
+            # A server lends them.
+            into.values = into.values.copy()
+
     def pulls(self, min_clock: int, have: Mapping[int, int]) -> list[PullPart]:
         """Return the pulls of the partitions that have not come.
 

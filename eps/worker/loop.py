@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from eps.core import messages as m
 from eps.core.membership import Membership
-from eps.core.types import Address
+from eps.core.types import Address, MemberId
 from eps.core.worker_state import Begun, Confirmation, Kept, Work, WorkerState
 from eps.errors import DeadlineError
 from eps.worker.compute import Computation, Contribution, Program
@@ -174,6 +174,15 @@ class Round:
     until_s: float = 0.0
 
 
+class Coming(NamedTuple):
+    """Parameters that come, and what is computed with them meanwhile."""
+
+    begun: Begun
+    #: Partition -> the server that it was asked of.
+    owners: Sequence[MemberId]
+    computation: Computation
+
+
 class TrainingLoop:
     """Computes the clocks that a worker owes.
 
@@ -195,9 +204,8 @@ class TrainingLoop:
         self._plane = plane
         self._report = report
         self._round: Round | None = None
-        #: Of the clock that follows: its parameters as far as they have come, and what was computed with them; and when
-        #: they began to come.
-        self._next: tuple[Begun, Computation] | None = None
+        #: The parameters of the clock that follows, as far as they have come.
+        self._next: Coming | None = None
         #: Since when there has been nothing to do.
         self._idle_s: float | None = None
 
@@ -321,16 +329,21 @@ class TrainingLoop:
     def _coming(self, clock: int, current: Round) -> Computation:
         """Return where the parameters of a clock go: with what has come of them already, where that began before.
 
-        What had come in part when members were lost is read again: a new owner may have an earlier version, and has
-        this one only when all have pushed to it again.
+        Under BSP a version has the same bits on every server.  After a loss, what a lost owner had sent is read again
+        all the same: the new owner may have an earlier version, and has this one when all have pushed to it again.
         """
-        if self._next is not None and self.program.is_for(self._next[1], clock):
-            begun, found = self._next
-            was_read = found.complete and self.state.read_clock >= clock
-            if begun == current.begun or (was_read and begun.incarnation == current.begun.incarnation):
+        with self._wakeup.lock:
+            owners = self.state.memberships.route(clock).partitions.owners
+        if self._next is not None and self.program.is_for(self._next.computation, clock):
+            begun, found = self._next.begun, self._next.computation
+            is_whole = found.complete and (begun == current.begun or self.state.read_clock >= clock)
+            if begun.incarnation == current.begun.incarnation and (is_whole or self.state.settings.bsp):
+                if not is_whole:
+                    found.read_again({p for p, owner in enumerate(owners) if owner != self._next.owners[p]})
+                    self._next = Coming(current.begun, owners, found)
                 return found
-        self._next = current.begun, self.program.begin(clock, current.begun.epoch)
-        return self._next[1]
+        self._next = Coming(current.begun, owners, self.program.begin(clock, current.begun.epoch))
+        return self._next.computation
 
     def _compute(self, current: Round) -> float | None:
         """Compute; keep what was computed, and go on to push it."""

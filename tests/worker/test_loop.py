@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from eps.core import messages as m
-from eps.core.membership import Membership, SplitTable
+from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.types import Address, CoreSettings
 from eps.core.worker_state import Kept, WorkerState
 from eps.errors import DeadlineError
@@ -40,6 +40,10 @@ class Computation:
     splits: tuple[int, ...]
     complete: bool = False
     dropped: bool = False
+    again: set[int] = field(default_factory=set)
+
+    def read_again(self, partitions: set[int]) -> None:
+        self.again |= partitions
 
     def finish(self) -> Contribution:
         assert self.complete and not self.dropped
@@ -225,8 +229,7 @@ def test_splits_of_a_lost_worker_are_computed_before_the_clock_goes_on() -> None
     assert ([kept.splits for kept in last.put], last.clock) == ([(0, 1)], 0)
 
 
-def test_exchange_begins_anew_after_a_loss() -> None:
-    """What came of it may be a version that a new owner does not have yet."""
+def test_exchange_begins_again_after_a_loss_with_what_has_come_unless_the_job_goes_back() -> None:
     for goes_back in (False, True):
         worker = started()
         worker.plane.progress = Progress.UNDER_WAY
@@ -238,7 +241,36 @@ def test_exchange_begins_anew_after_a_loss() -> None:
         worker.grant(20)
         worker.loop.advance()
         assert len(worker.plane.exchanges) == 2
-        assert worker.plane.exchanges[-1].get is not first
+        assert (worker.plane.exchanges[-1].get is first) is not goes_back
+        assert not first.again, "its owners are those of before"
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_what_a_lost_owner_had_sent_is_read_again(complete: bool) -> None:
+    """The new owner may have an earlier version, also where all had come before the exchange was known to be over."""
+    worker = started()
+    worker.plane.progress = Progress.UNDER_WAY
+    worker.loop.advance()
+    first = worker.plane.exchanges[-1].get
+    first.complete = complete
+    table = PartitionTable(("server-2", V1.partitions.owners[1]))
+    worker.state.inventory(1)
+    addresses = {name: Address(name, 1) for name in (*V1.workers, *V2.servers)}
+    worker.state.on_membership(takeover(partitions=table, servers=V2.servers, addresses=addresses))
+    worker.grant(20)
+    worker.loop.advance()
+    assert worker.plane.exchanges[-1].get is first
+    assert first.again == {0}
+
+
+def test_without_bsp_parameters_that_came_in_part_are_read_again_after_a_loss() -> None:
+    worker = started(staleness=2)
+    worker.plane.progress = Progress.UNDER_WAY
+    worker.loop.advance()
+    worker.state.on_membership(takeover())
+    worker.loop.advance()
+    first, second = worker.plane.exchanges
+    assert first.get is not second.get
 
 
 def test_clock_that_has_passed_is_not_computed() -> None:
