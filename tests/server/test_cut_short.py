@@ -171,7 +171,7 @@ def test_a_worker_pushes_a_clock_to_the_copy_that_lacks_it_also_where_it_has_rea
         worker.on_order(m.UpdateMembership(1, second))
         servers.open.clear()
         worker.on_order(m.GrantHorizon(5, 4, 2))
-        read = lambda: worker.loop._next is not None and 0 in worker.loop._next[1].parameters.arrived  # noqa: E731
+        read = lambda: worker.loop._next is not None and 0 in worker.loop._next.computation.parameters.arrived  # noqa: E731
         wait_for(read, TIMEOUT_S, "partition 0 of clock 5 to come from server-2")
         servers.listeners[S2].close()
         found = {**servers.inventory(1, S1), W1: worker.state.inventory(1)}

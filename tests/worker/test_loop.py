@@ -44,6 +44,7 @@ class Computation:
 
     def read_again(self, partitions: set[int]) -> None:
         self.again |= partitions
+        self.complete = self.complete and not partitions
 
     def finish(self) -> Contribution:
         assert self.complete and not self.dropped
