@@ -47,6 +47,8 @@ from eps.net.arrays.wires import LEAST_BYTES, STALL_S, Progress, Wire
 
 #: Bytes of the first read; a small message arrives as a whole with it.
 _BUFFER_BYTES = 64 * 1024
+#: Payloads up to this size are not aligned to more than NumPy does.
+_SMALL_BYTES = 4 * 1024
 #: Descriptions that a connection remembers.
 _MOST_DESCRIPTIONS = 256
 _MOST_SEGMENTS = 4096
@@ -389,7 +391,8 @@ class StreamReader:
 
     def _payload(self, size_bytes: int) -> tuple[memoryview, int]:
         """Return the memory that a payload goes into, and how many bytes of it were there already."""
-        memory = aligned_empty(size_bytes).data
+        # NumPy aligns to 16 bytes by itself, which is enough for few values; more would take longer than to read them.
+        memory = (np.empty(size_bytes, np.uint8) if size_bytes <= _SMALL_BYTES else aligned_empty(size_bytes)).data
         start = self._start
         got = min(size_bytes, self._stop - start)
         memory[:got] = self._view[start : start + got]
