@@ -7,7 +7,7 @@ and the wire are fakes; how messages travel is left to :mod:`tests.sim.hostile` 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,9 @@ class SimComputation:
     @property
     def complete(self) -> bool:
         return len(self.values) == self.worker.job.settings.num_partitions
+
+    def read_again(self, partitions: Collection[int]) -> None:
+        self.values = {partition: value for partition, value in self.values.items() if partition not in partitions}
 
     def pulls(self, min_clock: int, have: object) -> list[PullPart]:
         partitions = range(self.worker.job.settings.num_partitions)

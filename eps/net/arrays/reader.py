@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from eps.errors import FrameError, PeerUnavailableError
-from eps.net.arrays.api import Limits, Message, aligned_empty
+from eps.net.arrays.api import ALIGNMENT_BYTES, Limits, Message, aligned_empty
 from eps.net.arrays.frames import (
     BEGINNING_BYTES,
     FIRST,
@@ -47,8 +47,9 @@ from eps.net.arrays.wires import LEAST_BYTES, STALL_S, Progress, Wire
 
 #: Bytes of the first read; a small message arrives as a whole with it.
 _BUFFER_BYTES = 64 * 1024
-#: Payloads up to this size are not aligned to more than NumPy does.
+#: Payloads up to this size share memory, of this size: keeping such an array keeps a slab.
 _SMALL_BYTES = 4 * 1024
+_SLAB_BYTES = 64 * 1024
 #: Descriptions that a connection remembers.
 _MOST_DESCRIPTIONS = 256
 _MOST_SEGMENTS = 4096
@@ -76,6 +77,7 @@ class _Begun:
     header: bytes
     described: Description
     memory: memoryview
+    base: int
     got: int
     sealed: bool
     #: Of one that is sealed, unless its arrays are lent.
@@ -106,7 +108,7 @@ class BorrowedArrays:
         self._on_release = on_release
         self._segments: dict[int, Mapping] = {}
 
-    def array(self, array: Described, payload: memoryview) -> np.ndarray:
+    def array(self, array: Described, payload: memoryview, base: int) -> np.ndarray:
         """Return an array of a message, which lies in the peer's memory or in the payload.
 
         Raises
@@ -116,8 +118,8 @@ class BorrowedArrays:
         """
         dtype, shape, offset, lent = array
         if not lent:
-            return np.ndarray(shape, dtype, payload, offset)
-        number, place, lease = LENT.unpack_from(payload, offset)
+            return np.ndarray(shape, dtype, payload, base + offset)
+        number, place, lease = LENT.unpack_from(payload, base + offset)
         mapping = self._segments.get(number)
         # Not NumPy's product, which wraps around: a peer could make any shape look small.
         size_bytes = math.prod(shape) * dtype.itemsize
@@ -195,6 +197,7 @@ class StreamReader:
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._stop = 0
+        self._slab, self._slab_used = aligned_empty(_SLAB_BYTES).data, 0
         self._beginnings = {beginning_of(kind): kind for kind in kinds}
         #: The same few descriptions come again and again: each is parsed once.
         self._known: dict[bytes, _Known] = {}
@@ -349,21 +352,21 @@ class StreamReader:
         """Take a message's payload; None where it did not come as a whole in time."""
         if not (described.arrays or sealed):
             return kind, request_id, Message(header)
-        payload, got = self._payload(described.payload_bytes)
+        payload, base, got = self._payload(described.payload_bytes)
         if got < described.payload_bytes or sealed:
             checking = None
             if sealed and not described.lends:
                 checking = ArrivingChecksum(header, described.payload_bytes)
-                checking.take(payload[:got])
-            self._begun = _Begun(kind, request_id, header, described, payload, got, sealed, checking)
+                checking.take(payload[base : base + got])
+            self._begun = _Begun(kind, request_id, header, described, payload, base, got, sealed, checking)
             return self._go_on(self._begun)
-        return kind, request_id, Message(header, self._arrays(described, payload))
+        return kind, request_id, Message(header, self._arrays(described, payload, base))
 
     def _go_on(self, begun: _Begun) -> tuple[Kind, int, Message] | None:
         """Take more of a payload; return the message where that was the rest."""
         until_s = self._wait_until()
         size_bytes, checking = begun.described.payload_bytes, begun.checking
-        memory = begun.memory[:size_bytes]
+        memory = begun.memory[begun.base : begun.base + size_bytes]
         while begun.got < size_bytes:
             start = begun.got
             # What has come is checked while it is in the cache.
@@ -374,30 +377,37 @@ class StreamReader:
             if begun.got < size_bytes and self._leave(count, until_s):
                 return None
         self._begun = self._progress = None
-        message = Message(begun.header, self._arrays(begun.described, begun.memory))
+        message = Message(begun.header, self._arrays(begun.described, begun.memory, begun.base))
         if begun.sealed:
             message = unsealed(message, "" if checking is None else checking.hexdigest())
         return begun.kind, begun.request_id, message
 
-    def _arrays(self, described: Description, payload: memoryview) -> tuple[np.ndarray, ...]:
+    def _arrays(self, described: Description, payload: memoryview, base: int) -> tuple[np.ndarray, ...]:
         if described.lends:
             # Only descriptions of a transport with shared memory say so.
             assert self._borrowed is not None
-            return tuple([self._borrowed.array(array, payload) for array in described.arrays])
+            return tuple([self._borrowed.array(array, payload, base) for array in described.arrays])
         if len(described.arrays) == 1:
             dtype, shape, offset, _ = described.arrays[0]
-            return (np.ndarray(shape, dtype, payload, offset),)
-        return tuple([np.ndarray(shape, dtype, payload, offset) for dtype, shape, offset, _ in described.arrays])
+            return (np.ndarray(shape, dtype, payload, base + offset),)
+        return tuple([np.ndarray(shape, dtype, payload, base + offset) for dtype, shape, offset, _ in described.arrays])
 
-    def _payload(self, size_bytes: int) -> tuple[memoryview, int]:
-        """Return the memory that a payload goes into, and how many bytes of it were there already."""
-        # NumPy aligns to 16 bytes by itself, which is enough for few values; more would take longer than to read them.
-        memory = (np.empty(size_bytes, np.uint8) if size_bytes <= _SMALL_BYTES else aligned_empty(size_bytes)).data
+    def _payload(self, size_bytes: int) -> tuple[memoryview, int, int]:
+        """Return the memory that a payload goes into, where in it, and how many bytes of it were there already."""
+        if size_bytes <= _SMALL_BYTES:
+            # Small payloads share memory, which is cheaper than an array for each.
+            base = self._slab_used
+            if base + size_bytes > _SLAB_BYTES:
+                self._slab, base = aligned_empty(_SLAB_BYTES).data, 0
+            memory = self._slab
+            self._slab_used = base + -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        else:
+            memory, base = aligned_empty(size_bytes).data, 0
         start = self._start
         got = min(size_bytes, self._stop - start)
-        memory[:got] = self._view[start : start + got]
+        memory[base : base + got] = self._view[start : start + got]
         self._start = start + got
-        return memory, got
+        return memory, base, got
 
     def _transport_frame(self, kind: Kind, body_bytes: int) -> bool:
         """Take a frame of the transport's own; return False where it did not come in time."""
