@@ -225,6 +225,7 @@ def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict
     """Return what ``eps status`` shows."""
     progress, membership = state.progress, state.membership
     history, completed_s = progress.history, progress.history.completed_s
+    went_back_s = _went_back_s(state)
     total = runtime.settings.iterations
     clock = max(0, min(progress.completed, total))
     evaluated = progress.evaluated
@@ -251,7 +252,7 @@ def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict
         ],
         "plan": next((live_entry(state, p, now_s) for p in live if p.phase is not Phase.QUEUED), None),
         "queued": [live_entry(state, p, now_s) for p in live if p.phase is Phase.QUEUED],
-        "changes": [change_entry(p, completed_s, now_s, _went_back_s(state)) for p in recent if p.ended],
+        "changes": [change_entry(p, completed_s, now_s, went_back_s) for p in recent if p.ended],
         "losses": [loss_entry(loss) for loss in state.recovery.losses[-MOST_CHANGES:]],
         "went_back": [went_back_entry(back) for back in state.recovery.goings_back[-MOST_CHANGES:]],
         # Why no member takes over from those that were lost.
@@ -339,6 +340,7 @@ def report(
 ) -> dict[str, Any]:
     """Return the final report of a job."""
     history, completed_s = state.progress.history, state.progress.history.completed_s
+    went_back_s = _went_back_s(state)
     lasted = [b - a for a, b in pairwise(completed_s)]
     final = history[-1] if history and history[-1].clock == runtime.settings.iterations else None
     metrics: dict[str, Any] = {"train_loss": number(final.loss) if final else None}
@@ -355,7 +357,7 @@ def report(
         "metrics": metrics,
         "history": [history_entry(runtime, record, started_s) for record in history],
         "model_sha256": model_sha256,
-        "changes": [change_entry(p, completed_s, now_s, _went_back_s(state)) for p in state.plans.all.values()],
+        "changes": [change_entry(p, completed_s, now_s, went_back_s) for p in state.plans.all.values()],
         "losses": [loss_entry(loss) for loss in state.recovery.losses],
         "went_back": [went_back_entry(back) for back in state.recovery.goings_back],
         "evictions": evictions_entry(state),
