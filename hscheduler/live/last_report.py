@@ -64,7 +64,7 @@ class LastReport:
         if clock != self._clock:
             self._clock, self._until_s = clock, time.monotonic() + COMES_WITHIN_S
         self._wait_for_end(job)
-        is_here = directory.is_settled() or directory.report.exists()
+        is_here = directory.ended() is not None or directory.report.exists()
         # Of one that was killed there is no result.
         end = directory.ended()
         if is_here or not is_wanted or (end is not None and end.state == "killed") or self._left_s() <= 0:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from eps.hadoop.conf import HadoopConf
-from eps.job.yarn.submit import start_on_yarn
+from eps.job.yarn.submit import start as start
 from eps.spec.file import RunRequest
 from eps.storage.jobdir import JobDir
 from tests.fakes.patient_hdfs import hdfs as hdfs
@@ -44,8 +44,3 @@ def yarn(request_: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def own(hdfs: FakeHdfs) -> list[str]:
     return [path for path in hdfs.nodes if path.startswith(("/eps/jobs/", "/eps/checkpoints/"))]
-
-
-def start(request: RunRequest) -> None:
-    prepared, _ = start_on_yarn(request, tied=False)
-    prepared.lock.close()

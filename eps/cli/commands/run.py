@@ -11,10 +11,9 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from eps.cli.commands.finding import find_directory
 from eps.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.errors import ConfigError, DeadlineError, EpsError
-from eps.job.client import Job
+from eps.job.client import Job, find_directory
 from eps.job.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
 from eps.job.status import UNREACHABLE, application_id_of, check_stopped, is_on_yarn, last_words
 from eps.spec.file import RunRequest, read_job_file
@@ -84,7 +83,7 @@ def submit(args: argparse.Namespace) -> int:
     with _begun(dataclasses.replace(request, detached=True), detach=True) as job:
         print(f"{job.name}: {application_id_of(job.directory)}; follow it with: eps status {job.name}")
         report, model = request.report or job.directory.report, request.export or job.directory.model
-        print(f"its report will be {report}, its model {model}")
+        print(f"its report will be {report}, its model {model}: eps fetch {job.name} brings them when it has ended")
     return EXIT_OK
 
 
@@ -240,10 +239,10 @@ def _interrupted(job: Job, request: RunRequest, stream: TextIO) -> dict[str, Any
     Raises
     ------
     KeyboardInterrupt
-        It runs on YARN, and could not be ended in time: whoever attends to it goes on with that.
+        It runs on YARN, and has not ended in time: YARN was told to end it, where it answers.
     """
     on_yarn = is_on_yarn(job.directory)
-    again = "leaves that to a process of this machine" if on_yarn else "at once"
+    again = "leaves that to YARN" if on_yarn else "at once"
     print(f"\n{job.name}: interrupted; ending its processes (again: {again})", file=stream, flush=True)
     try:
         job.kill("interrupted", tell=_teller(job, stream))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from eps.cluster.supervisor.process import MASTER
 from eps.cluster.yarn.allocation import Placement
 from eps.cluster.yarn.launch import RoleTemplate
 from eps.cluster.yarn.types import Execution, FileKind, LocalFile, Resource, Visibility
@@ -30,8 +30,6 @@ CHECKPOINTS = "checkpoints"
 ENDED_FILE = "ended.json"
 #: Of a file that is brought or fetched, so much is in memory at a time.
 COPY_BYTES = 1 << 20
-#: Of what ends the name of a job's folder: as many bytes, in hexadecimal.
-_STAGED_BYTES = 4
 #: Name of the environment variable in which an application master finds its :class:`MasterOrders`, as text.
 ORDERS = "EPS_YARN"
 
@@ -186,17 +184,17 @@ def tags_of(spec: JobSpec) -> tuple[str, ...]:
 
 def papers_of(job: JobDir) -> tuple[Path, ...]:
     """Return the files of a job that its master leaves in its results when it ends, beside the model."""
-    return job.report, job.journal, job.status_json
+    return job.report, job.journal, job.status_json, job.log(MASTER)
 
 
-def staged_name(name: str) -> str:
-    """Return a name for the folder that the processes of a job of that name share, which no other has."""
-    return f"{name}-{secrets.token_hex(_STAGED_BYTES)}"
+def staged_name(name: str, application_id: str) -> str:
+    """Return the name of the folder that the processes of a job share: by it the job is found on the cluster."""
+    return f"{name}-{application_id}"
 
 
 def staged_pattern(name: str) -> str:
     """Return a pattern for a shell that finds all such folders of a job, and none of a job of another name."""
-    return f"{name}-{'?' * (2 * _STAGED_BYTES)}"
+    return f"{name}-application_*"
 
 
 def home_location(conf: HadoopConf, user: str, staging: str = "") -> RemotePath:

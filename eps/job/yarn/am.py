@@ -14,11 +14,13 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from eps.cluster.api import NO_NEWS
+from eps.cluster.supervisor.process import MASTER
 from eps.cluster.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, STATE, MasterOrders, papers_of, role_templates
 from eps.cluster.yarn.attempt import Yarn, begin, end, leave
 from eps.cluster.yarn.container import own_job_dir
@@ -38,6 +40,7 @@ from eps.net.security.credentials import Security
 from eps.spec.results import deliver_detached
 from eps.spec.runtime import Runtime
 from eps.storage.api import Storage
+from eps.storage.atomic import write_bytes_atomic
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath, open_storage
 from eps.storage.shared_log import DamagedLogError, LogStorage, SharedLog
@@ -47,6 +50,8 @@ logger = logging.getLogger(__name__)
 SUPERSEDED_REASON = "another job master has taken over"
 #: What is logged while the job runs is waited for this long, beside what Hadoop's client itself waits.
 LOG_PATIENCE_S = 2.0
+#: What a NodeManager keeps of this process's standard error, and how much of its end is left with the results.
+OWN_LOG, LOG_BYTES = Path("/proc/self/fd/2"), 1 << 20
 
 
 def template_of(orders: MasterOrders, runtime: Runtime, credentials: bytes = b"") -> LaunchTemplate:
@@ -86,6 +91,7 @@ class Results:
         StorageError
             They cannot be written.
         """
+        _keep_own_log(self._job)
         for path in papers_of(self._job):
             if path.is_file():
                 self._copy(path)
@@ -97,6 +103,14 @@ class Results:
         # A model may be larger than what is left of the container.
         with path.open("rb") as source, self._shared.write(f"{RESULTS}/{path.name}") as file:
             shutil.copyfileobj(source, file, COPY_BYTES)
+
+
+def _keep_own_log(job: JobDir) -> None:
+    """Keep the end of what this process has logged among the job's files: its container's folder goes with it."""
+    with suppress(OSError), OWN_LOG.open("rb") as source:
+        source.seek(max(0, OWN_LOG.stat().st_size - LOG_BYTES))
+        job.logs.mkdir(exist_ok=True)
+        write_bytes_atomic(job.log(MASTER), source.read(LOG_BYTES), sync=False)
 
 
 class JobResources(YarnResourceManager):

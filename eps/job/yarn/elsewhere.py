@@ -6,22 +6,19 @@ its user can read.  Both together make a directory with which a job is asked as 
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eps.cluster.yarn.application import JOB_ARCHIVE, Application, home_location
+from eps.cluster.yarn.application import JOB_ARCHIVE, home_location, staged_name
 from eps.core.types import Address
 from eps.errors import ConfigError, StorageError
 from eps.hadoop.conf import HadoopConf
 from eps.storage.atomic import read_json, write_bytes_atomic, write_json_atomic
-from eps.storage.jobdir import MASTER_FILE, JobDir, check_job_name, job_dir
+from eps.storage.jobdir import JobDir, check_job_name
 from eps.system.home import DIRECTORY_MODE
 
 if TYPE_CHECKING:
@@ -77,13 +74,13 @@ class StagedJobs:
         ConfigError
             No job can be called that, or the configuration has no file system.
         StorageError
-            What the job was staged with cannot be read, or none listens there.
+            What the job was staged with cannot be read.
         """
         if not _APPLICATION.fullmatch(application_id):
             raise ConfigError(f"{application_id!r} is no application's id")
         job = JobDir(self._folder / application_id / check_job_name(name))
         if not job.token.exists():
-            self._bring(job, application_id, user, master)
+            self._bring(job, application_id, user)
         place = {"host": master.host, "port": master.port}
         if read_json(job.master_json) != place:
             write_json_atomic(job.master_json, place, sync=False)
@@ -98,72 +95,21 @@ class StagedJobs:
         """Remove all directories; harmless when repeated."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _bring(self, job: JobDir, application_id: str, user: str, master: Address) -> None:
+    def _bring(self, job: JobDir, application_id: str, user: str) -> None:
         """Bring token and certificates; the token last: where it is, all is there."""
-        near = _on_this_host(application_id, job.name)
-        found = _read_near(near) if near is not None else self._read_staged(job.name, user, master)
+        folder = home_location(self._conf, user, self._staging) / "jobs" / staged_name(job.name, application_id)
+        found = _read_archive(folder.storage(patience_s=PATIENCE_S, conf=self._conf))
         # That there are certificates says that the job uses them.
-        folder = job.tls if len(found) > 1 else job.path
         try:
-            folder.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            (job.tls if len(found) > 1 else job.path).mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"{error.filename}: cannot be made: {error.strerror}") from error
         for name in sorted(found):
             write_bytes_atomic(job.path / name, found[name], sync=False)
 
-    def _read_staged(self, name: str, user: str, master: Address) -> dict[str, bytes]:
-        jobs = home_location(self._conf, user, self._staging) / "jobs"
-        storage = jobs.storage(patience_s=PATIENCE_S)
-        for folder in _folders(storage, name):
-            if _listens(storage, folder) == master:
-                return _read_archive(storage, f"{folder}/{JOB_ARCHIVE}")
-        raise StorageError(f"{jobs}: none of the jobs {name!r} that were staged there listens at {master}")
 
-
-def _on_this_host(application_id: str, name: str) -> JobDir | None:
-    """Return the job's own directory, where it was submitted from this one's ``EPS_HOME``."""
-    with suppress(ConfigError, StorageError):
-        job = job_dir(name)
-        application = Application.read(job)
-        if application is not None and application.application_id == application_id:
-            return job
-    return None
-
-
-def _read_near(job: JobDir) -> dict[str, bytes]:
-    found = {}
-    for name in (_TOKEN, *_TLS):
-        try:
-            found[name] = (job.path / name).read_bytes()
-        except FileNotFoundError:
-            if name == _TOKEN:
-                raise StorageError(f"{job.token}: is not there") from None
-        except OSError as error:
-            raise StorageError(f"{error.filename}: cannot be read: {error.strerror}") from error
-    return found
-
-
-def _folders(storage: HdfsStorage, name: str) -> Iterator[str]:
-    """Yield the folders of the jobs of a name, the one that was changed last first: a name is used again and again."""
-    found = storage.statuses("")
-    ours = [folder for folder, status in found.items() if status.is_folder and folder.rpartition("-")[0] == name]
-    yield from sorted(ours, key=lambda folder: (-found[folder].modified_ms, folder))
-
-
-def _listens(storage: HdfsStorage, folder: str) -> Address | None:
-    """Return where the latest master of a job said that it listens; None where none has."""
-    from eps.storage.webhdfs import MissingError
-
-    try:
-        with storage.read(f"{folder}/{MASTER_FILE}") as file:
-            place = json.loads(file.read())
-        return Address(str(place["host"]), int(place["port"]))
-    except (MissingError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _read_archive(storage: HdfsStorage, path: str) -> dict[str, bytes]:
-    with storage.read(path) as file, tempfile.TemporaryFile() as copy:
+def _read_archive(storage: HdfsStorage) -> dict[str, bytes]:
+    with storage.read(JOB_ARCHIVE) as file, tempfile.TemporaryFile() as copy:
         try:
             # Initial parameters may be in it as well.
             shutil.copyfileobj(file, copy, 1 << 20)
@@ -171,4 +117,4 @@ def _read_archive(storage: HdfsStorage, path: str) -> dict[str, bytes]:
                 there = set(archive.namelist())
                 return {name: archive.read(name) for name in (_TOKEN, *_TLS) if name == _TOKEN or name in there}
         except (zipfile.BadZipFile, KeyError) as error:
-            raise StorageError(f"{storage.describe(path)}: is not what a job is staged with: {error}") from None
+            raise StorageError(f"{storage.describe(JOB_ARCHIVE)}: is not what a job is staged with: {error}") from None

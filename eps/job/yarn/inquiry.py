@@ -8,6 +8,7 @@ import time
 
 from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.types import ApplicationReport
+from eps.core.types import Address
 from eps.errors import EpsError, JobNotFoundError
 
 #: An application that a ResourceManager which answers does not know is given up after this long.
@@ -83,10 +84,23 @@ def why_waiting(diagnostics: str) -> str:
     return said.rstrip(".") + (f" (nodes labelled {label[1]!r})" if label is not None else "")
 
 
-def listens(place: tuple[str, int]) -> bool:
+def place_of(report: ApplicationReport) -> Address | None:
+    """Return where a job master listens, by YARN's word; None where none does."""
+    if report.state != "RUNNING" or not report.host or report.rpc_port <= 0:
+        return None
+    return Address(report.host, report.rpc_port)
+
+
+def described(report: ApplicationReport) -> str:
+    """Return how an application is, with YARN's word on why."""
+    why = why_waiting(report.diagnostics)
+    return f"application {report.application_id} is {report.state}" + (f": {why}" if why else "")
+
+
+def listens(place: Address) -> bool:
     """Return whether somebody listens at an address."""
     try:
-        with socket.create_connection(place, CONNECT_S):
+        with socket.create_connection((place.host, place.port), CONNECT_S):
             return True
     except OSError:
         return False
