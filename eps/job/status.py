@@ -28,6 +28,8 @@ REMOVED = "its folder {path} was removed while it ran: nothing of it is left to 
 ELSEWHERE = "its application may run: eps status {name} asks its cluster"
 #: Why a job cannot be resumed.
 RUNS = "job {name!r} is running: only a job that has stopped can be resumed"
+#: Shows what the containers of an application that has ended wrote, where its cluster keeps that.
+LOGS_COMMAND = "yarn logs -applicationId {}"
 #: Why nobody could be told that a job is to end, and what to do.
 BEING_STARTED = "another process still starts it: end that one, or run eps kill {name} again later"
 #: How long something lasts, and a temporary file, which has another name with every try.

@@ -11,7 +11,6 @@ from typing import Any
 
 from eps.cluster.yarn.application import Application
 from eps.cluster.yarn.checks import Cluster, check_job
-from eps.cluster.yarn.clients import client_kind
 from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.shipping import packed
 from eps.cluster.yarn.staging import check_file_systems, file_systems_of, home_of
@@ -127,8 +126,7 @@ def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, con
             max_attempts=MOST_ATTEMPTS,
             failures_valid_s=FAILURES_VALID_S,
         )
-        kind = client_kind(conf, job.yarn_client)
-        application = Application(client.new_application(), str(shared), conf.source, kind)
+        application = Application(client.new_application(), str(shared), conf.source)
         ends = f"yarn application -kill {application.application_id}"
         submit_noted(client, directory, application, submission, ends)
     except BaseException:

@@ -15,7 +15,7 @@ from typing import Any
 
 from eps.cluster.choice import check_backend
 from eps.cluster.yarn.checks import Cluster, check_job
-from eps.cluster.yarn.clients import AUTO, open_client
+from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.types import ClusterNode
 from eps.errors import ConfigError, EpsError, ResourceError
 from eps.hadoop.conf import environment_configuration
@@ -56,7 +56,7 @@ def placed(spec: Spec, on: str | None) -> Spec:
         spec = dataclasses.replace(spec, job={**spec.job, **container_settings(spec.cluster, where)})
         check_backend(spec.job_spec())
         return spec
-    client = open_client(environment_configuration(), str(spec.job.get("yarn_client", AUTO)))
+    client = YarnClient(environment_configuration())
     try:
         cluster = cluster_of(spec.cluster, client.nodes())
         spec = dataclasses.replace(spec, cluster=cluster, job={**spec.job, **container_settings(cluster)})
@@ -69,7 +69,7 @@ def placed(spec: Spec, on: str | None) -> Spec:
 
 def yarn_cluster(asked: ClusterSpec) -> ClusterSpec:
     """Return the cluster of ``HADOOP_CONF_DIR``, for containers of the size that is asked; raises as :func:`placed`."""
-    client = open_client(environment_configuration())
+    client = YarnClient(environment_configuration())
     try:
         return cluster_of(asked, client.nodes())
     finally:
@@ -126,7 +126,7 @@ def job_check(settings: Mapping[str, Any]) -> Iterator[Callable[[JobSpec], None]
             # By the time that the job begins it may be there again.
             logger.warning("whether YARN takes a job is not known just now: %s", error)
 
-    client = open_client(environment_configuration())
+    client = YarnClient(environment_configuration())
     try:
         # Of what has to wait the job's own submission tells.
         cluster = Cluster(client, warns=False)

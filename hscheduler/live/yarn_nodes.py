@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from eps.cluster.yarn.clients import open_client
+from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.types import ALL_STATES
 from eps.errors import EpsError
@@ -71,7 +71,7 @@ class YarnNodes:
         ConfigError
             It names none.
         """
-        client = open_client(environment_configuration())
+        client = YarnClient(environment_configuration())
         return cls(scheduler, cluster, lambda: machines_of(client), on_close=client.close)
 
     def look(self) -> None:

@@ -202,7 +202,7 @@ def test_with_a_job_on_yarn_goes_what_it_has_on_the_cluster(
         for name, state in (("a9a", "failed"), ("lost", "failed"), ("may-run", ""), ("gone", "finished")):
             place = "" if name == "gone" else f"webhdfs://{hdfs.authority}/eps/jobs/{name}-1"
             conf = tmp_path / "no-conf" if name == "lost" else tmp_path
-            application = {"application_id": "a_1", "shared": place, "conf_dir": str(conf), "client": "rest"}
+            application = {"application_id": "a_1", "shared": place, "conf_dir": str(conf)}
             made(name, state, 1.0, application)
         assert main(["prune", "--all", "--resumable"]) == 1
         assert not [path for path in hdfs.nodes if "a9a" in path] and "/eps/jobs/other-1/job.zip" in hdfs.nodes

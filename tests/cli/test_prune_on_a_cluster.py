@@ -65,7 +65,7 @@ def jobs(home: Path, hdfs: FakeHdfs, tmp_path: Path) -> list[str]:
         job, lock = create_job_dir(name)
         place = f"webhdfs://{hdfs.authority}/eps/checkpoints"
         note_settings(job, iterations=9, checkpoint_dir=place)
-        Application("application_1_0001", "", str(tmp_path), "rest").write(job)
+        Application("application_1_0001", "", str(tmp_path)).write(job)
         note_end(job, state, "")
         if name != "mine":
             Claim(f"{place}/{name}", owner_of(job), str(tmp_path)).write(job)
@@ -216,7 +216,7 @@ class Sweeps:
         sweep.make_token()
         place = f"webhdfs://{self._hdfs.authority}/eps/sweeps/{name}" if shared else ""
         if submitted:
-            Application(f"application_1_{name}", place, str(self._conf_dir), "rest").write(sweep)
+            Application(f"application_1_{name}", place, str(self._conf_dir)).write(sweep)
         for file in left:
             word = {"state": "finished", "exit_code": 0, "reason": ""}
             content = json.dumps(word if file == ENDED_FILE else {}).encode()

@@ -38,7 +38,7 @@ def request_(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, co
 @pytest.fixture
 def yarn(request_: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     found = Cluster(JobDir(tmp_path / "home" / "jobs" / "a9a"))
-    monkeypatch.setattr("eps.job.yarn.submit.open_client", lambda conf, kind: found)
+    monkeypatch.setattr("eps.job.yarn.submit.YarnClient", lambda conf: found)
     return found
 
 

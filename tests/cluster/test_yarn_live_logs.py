@@ -61,7 +61,7 @@ def job(cluster: Cluster, tmp_path: Path) -> Iterator[JobDir]:
         f"<value>{address}</value></property></configuration>"
     )
     directory, lock = create_job_dir("a9a", tmp_path)
-    Application(ID, "hdfs://nn/x", str(tmp_path), "rest").write(directory)
+    Application(ID, "hdfs://nn/x", str(tmp_path)).write(directory)
     yield directory
     lock.close()
 

@@ -96,7 +96,7 @@ def world(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         job = prepared.directory
         hdfs.put(f"{FOLDER}/{JOB_ARCHIVE}", pack_job(job).content)
         Claim("hdfs://lake/user/ada/.eps/checkpoints/a9a", owner_of(job), str(conf)).write(job)
-        Application(ID, f"hdfs://lake{FOLDER}", str(conf), "rest").write(job)
+        Application(ID, f"hdfs://lake{FOLDER}", str(conf)).write(job)
         prepared.lock.close()
         yield World(rm, hdfs, job)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from eps.cluster.yarn.application import Application
-from eps.cluster.yarn.rest import launch_json
+from eps.cluster.yarn.launch import escaped
 from eps.cluster.yarn.shipping import ENVIRONMENT
 from eps.errors import (
     AuthenticationError,
@@ -155,7 +155,7 @@ def test_one_that_yarn_has_though_its_client_was_refused_is_ended(
 def test_an_interpreter_whose_path_a_shell_would_take_apart_is_started(
     cluster: Cluster, prepared: PreparedJob, conf: HadoopConf, tmp_path: Path
 ) -> None:
-    """By the script that a NodeManager makes of a submission over the web."""
+    """By the script that a NodeManager makes of a submission."""
     python = tmp_path / "it's my $HOME; `env`" / "python"
     python.parent.mkdir()
     python.write_text('#!/bin/sh\nfor word in "$@" "$ODD" "$PYTHONPATH"; do echo "$word"; done\n')
@@ -165,9 +165,8 @@ def test_an_interpreter_whose_path_a_shell_would_take_apart_is_started(
     submit(dataclasses.replace(prepared, runtime=runtime), cluster, conf)  # type: ignore[arg-type]
     assert cluster.launch is not None
     odd = "a \"b\" 'c' $HOME `d` \\ {e} %f"
-    found = launch_json(dataclasses.replace(cluster.launch, env={**cluster.launch.env, "ODD": odd}))
-    lines = [f'export {each["key"]}="{each["value"]}"' for each in found["environment"]["entry"]]
-    command = found["commands"]["command"].replace("<LOG_DIR>", str(tmp_path))
+    lines = [f'export {name}="{escaped(text)}"' for name, text in {**cluster.launch.env, "ODD": odd}.items()]
+    command = escaped(cluster.launch.command).replace("<LOG_DIR>", str(tmp_path))
     script = "\n".join([*lines, f'exec /bin/bash -c "{command}"'])
     subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, check=True, timeout=60)
     assert (tmp_path / "stderr").read_text() == ""

@@ -20,7 +20,7 @@ def note_settings(job: JobDir, **spec: Any) -> None:
 
 def note_application(job: JobDir, application_id: str = "application_1_0001", **more: Any) -> None:
     """Have YARN have an application of a job."""
-    found = {"application_id": application_id, "shared": "", "conf_dir": "", "client": "", **more}
+    found = {"application_id": application_id, "shared": "", "conf_dir": "", **more}
     job.note(phase=Phase.SUBMITTED, yarn={"application": found})
 
 

@@ -337,7 +337,7 @@ class FakeClient:
 def following(client: Any, tmp_path: Path, told: list[str]) -> Following:
     directory = ServiceDir(tmp_path / "service")
     (tmp_path / "shared").mkdir(exist_ok=True)
-    application = Application("application_1_0001", str(tmp_path / "shared"), "conf", "rest")
+    application = Application("application_1_0001", str(tmp_path / "shared"), "conf")
     return Following(application, client, directory, LocalStorage(tmp_path / "shared"), told.append)
 
 

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 import eps
-from eps.cluster.yarn.rest import RestClient
+from eps.cluster.yarn.client import YarnClient
 from eps.errors import JobExistsError
 from eps.hadoop.conf import environment_configuration
 from eps.job.client import Job
 from eps.spec.job_spec import JobSpec
-from eps.storage.atomic import read_json
 from eps.storage.claims import Claim
 from eps.storage.locations import open_storage
 from eps.system.waits import wait_for
@@ -24,7 +23,7 @@ from hscheduler.live.yarn_nodes import YarnNodes
 from hscheduler.spec import ClusterSpec, request_of
 from tests.fakes.slow_model import SlowModel
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
-from tests.yarn.test_jobs_on_yarn import JOB, hosts_of, reach
+from tests.yarn.test_jobs_on_yarn import JOB, hosts_of, master_host, reach
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
@@ -40,7 +39,7 @@ def test_a_decommissioned_node_is_not_counted_with_and_what_ran_there_is_given_b
         with Job.find(submission.name) as job:
             reach(job, 2)
             # Six containers are never on one node of four; one that has not the master.
-            master, hosts = (read_json(job.directory.master_json) or {})["host"], hosts_of(job)
+            master, hosts = master_host(job), hosts_of(job)
             node = next(host for host in sorted(hosts) if host != master)
             on_yarn.decommission(node, 60)
             try:
@@ -108,7 +107,7 @@ def execution_types(job: Job) -> list[str]:
     import requests
 
     number = (job.directory.record().yarn.application or {})["application_id"].removeprefix("application_")
-    client = RestClient(environment_configuration())
+    client = YarnClient(environment_configuration())
     found = []
     for node in client.nodes():
         answer = requests.get(f"http://{node.http_address}/ws/v1/node/containers", timeout=PATIENCE_S).json()

@@ -15,7 +15,7 @@ from eps.cluster.supervisor.process import MASTER
 from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailableError
 from eps.job.client import Job
 from eps.job.display import STOPPED_STATES, status_text
-from eps.job.status import WAITING_STATES, application_id_of, attempt_of, member_of
+from eps.job.status import LOGS_COMMAND, WAITING_STATES, application_id_of, attempt_of, member_of
 from eps.spec.results import detached_places
 from eps.spec.runtime import Runtime
 from eps.storage.jobdir import JobDir, can_be_resumed
@@ -105,9 +105,7 @@ def logs(args: argparse.Namespace) -> int:
             live.close()
         job.close()
     if live is not None and not running:
-        from eps.job.yarn.logs import command_for
-
-        told = command_for(application_id_of(directory))
+        told = LOGS_COMMAND.format(application_id_of(directory))
         print(f"eps: {told} shows what its containers wrote, where the cluster keeps it", file=sys.stderr)
     if args.member and not reader.found:
         known = ", ".join(reader.speakers()) or "none"

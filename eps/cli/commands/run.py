@@ -15,7 +15,7 @@ from eps.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.job.client import Job, find_directory
 from eps.job.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
-from eps.job.status import UNREACHABLE, application_id_of, check_stopped, is_on_yarn, last_words
+from eps.job.status import LOGS_COMMAND, UNREACHABLE, application_id_of, check_stopped, is_on_yarn, last_words
 from eps.spec.file import RunRequest, read_job_file
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import (
@@ -182,6 +182,8 @@ def _tell_why(report: Mapping[str, Any], code: int) -> None:
     if report["state"] == "failed":
         for line in last_words(directory, report.get("reason") or ""):
             print(f"eps: {line}", file=sys.stderr)
+        if application_id := application_id_of(directory):
+            print(f"eps: what its containers wrote: {LOGS_COMMAND.format(application_id)}", file=sys.stderr)
     # It may have been removed while it ran.
     if code != EXIT_OK and report["state"] != UNREACHABLE and directory.job_json.exists():
         print(f"eps: {how_to_resume(report['name'], report.get('reason') or '')}", file=sys.stderr)

@@ -12,7 +12,7 @@ from typing import Any
 from eps.cluster.supervisor.process import MASTER
 from eps.cluster.yarn.allocation import Placement
 from eps.cluster.yarn.launch import RoleTemplate
-from eps.cluster.yarn.types import Execution, FileKind, LocalFile, Resource, Visibility
+from eps.cluster.yarn.types import Execution, LocalFile, Resource, local_file_of
 from eps.errors import ConfigError
 from eps.hadoop.conf import HadoopConf, default_authority
 from eps.spec.job_spec import JobSpec
@@ -28,6 +28,8 @@ JOB_ARCHIVE, STATE, RESULTS = "job.zip", "state", "results"
 CHECKPOINTS = "checkpoints"
 #: Of the results: what the job master leaves when it ends, after all others.
 ENDED_FILE = "ended.json"
+#: Of the results: what tells people how the job went.
+PAGE_FILE = "page.html"
 #: Of a file that is brought or fetched, so much is in memory at a time.
 COPY_BYTES = 1 << 20
 #: Name of the environment variable in which an application master finds its :class:`MasterOrders`, as text.
@@ -43,8 +45,6 @@ class Application:
     shared: str
     #: Folder of the cluster's configuration.
     conf_dir: str
-    #: Who asks the cluster, as of :func:`eps.cluster.yarn.clients.open_client`.
-    client: str
 
     def storage(self) -> Storage:
         """Return the store of that folder, which is waited for shortly only.
@@ -118,10 +118,7 @@ class MasterOrders:
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> MasterOrders:
-        files = {
-            name: LocalFile(**{**file, "kind": FileKind(file["kind"]), "visibility": Visibility(file["visibility"])})
-            for name, file in values["files"].items()
-        }
+        files = {name: local_file_of(file) for name, file in values["files"].items()}
         return cls(values["shared"], values["python"], files, dict(values["env"]))
 
 

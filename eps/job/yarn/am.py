@@ -21,7 +21,16 @@ from typing import Any
 
 from eps.cluster.api import NO_NEWS
 from eps.cluster.supervisor.process import MASTER
-from eps.cluster.yarn.application import COPY_BYTES, ENDED_FILE, RESULTS, STATE, MasterOrders, papers_of, role_templates
+from eps.cluster.yarn.application import (
+    COPY_BYTES,
+    ENDED_FILE,
+    PAGE_FILE,
+    RESULTS,
+    STATE,
+    MasterOrders,
+    papers_of,
+    role_templates,
+)
 from eps.cluster.yarn.attempt import Yarn, begin, end, leave
 from eps.cluster.yarn.container import own_job_dir
 from eps.cluster.yarn.launch import LaunchTemplate
@@ -31,7 +40,7 @@ from eps.core.job import Job
 from eps.core.types import Role
 from eps.errors import StorageError
 from eps.job.entry_points import ENTRY_POINTS
-from eps.job.yarn.page import JobPage
+from eps.job.yarn.page import JobPage, page_of
 from eps.master.main import RESULTS_PATIENCE_S, Master
 from eps.master.service import Announcements
 from eps.master.state_log import StateLog
@@ -41,7 +50,7 @@ from eps.spec.results import deliver_detached
 from eps.spec.runtime import Runtime
 from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
-from eps.storage.jobdir import JobDir
+from eps.storage.jobdir import JobDir, readable
 from eps.storage.locations import RemotePath, open_storage
 from eps.storage.shared_log import DamagedLogError, LogStorage, SharedLog
 
@@ -95,6 +104,10 @@ class Results:
         for path in papers_of(self._job):
             if path.is_file():
                 self._copy(path)
+        if status := readable(self._job.status_json):
+            page = page_of({**status, "state": state, "reason": reason}, has_ended=True)
+            with self._shared.write(f"{RESULTS}/{PAGE_FILE}") as file:
+                file.write(page.encode("utf-8"))
         ended = {"state": state, "exit_code": exit_code, "reason": reason}
         with self._shared.write(f"{RESULTS}/{ENDED_FILE}") as file:
             file.write(json.dumps(ended).encode("utf-8"))

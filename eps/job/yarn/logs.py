@@ -16,11 +16,12 @@ from typing import Any
 
 from eps.cluster.supervisor.process import MASTER
 from eps.cluster.yarn.application import Application
-from eps.cluster.yarn.rest import RestClient, user_name
+from eps.cluster.yarn.client import YarnClient
+from eps.cluster.yarn.rest import user_name
 from eps.errors import ConfigError, PeerUnavailableError, ResourceError, StorageError
 from eps.hadoop.conf import read_configuration
 from eps.hadoop.kerberos import HttpAuth
-from eps.job.status import attempt_of
+from eps.job.status import LOGS_COMMAND, attempt_of
 from eps.storage.atomic import atomic_writer
 from eps.storage.jobdir import JobDir
 from eps.storage.webhdfs import innermost
@@ -61,7 +62,7 @@ class LiveLogs:
             raise ConfigError(f"job {job.name!r} is none on YARN")
         conf = read_configuration(Path(application.conf_dir))
         self._job = job
-        self._client = RestClient(conf)
+        self._client = YarnClient(conf)
         import requests
 
         self._requests = requests
@@ -69,7 +70,7 @@ class LiveLogs:
         self._session.trust_env = False
         self._parameters = {}
         if conf.wants_kerberos:
-            self._session.auth = HttpAuth()
+            self._session.auth = _kerberos(application.application_id)
         else:
             self._parameters = {"user.name": user_name(conf.environ)}
         self._scheme = "https" if conf.get("yarn.http.policy").upper() == "HTTPS_ONLY" else "http"
@@ -166,6 +167,16 @@ class LiveLogs:
         self._client.close()
 
 
+def _kerberos(application_id: str) -> HttpAuth:
+    try:
+        return HttpAuth()
+    except ImportError:
+        raise ConfigError(
+            "the nodes of this cluster want Kerberos: pip install '.[kerberos]' in EPS's folder; or take "
+            f"{LOGS_COMMAND.format(application_id)}"
+        ) from None
+
+
 def _attempt(container: str) -> int:
     """Return which attempt's application master has a container; 0 of any other container."""
     match = _MASTER_CONTAINER.fullmatch(container)
@@ -206,11 +217,6 @@ def contents(pieces: Iterator[bytes]) -> Iterator[bytes]:
         left, held = max(0, left - len(held)), b""
 
 
-def command_for(application_id: str) -> str:
-    """Return the command that shows what the containers of an application wrote that has ended."""
-    return f"yarn logs -applicationId {application_id}"
-
-
 def fetch_logs(job: JobDir) -> list[str]:
     """Bring the logs of an application that runs into a job's directory; return their names.
 
@@ -227,7 +233,7 @@ def fetch_logs(job: JobDir) -> list[str]:
     try:
         if not live.bring():
             application = Application.read(job)
-            told = command_for(application.application_id) if application is not None else "yarn logs"
+            told = LOGS_COMMAND.format(application.application_id) if application is not None else "yarn logs"
             raise ResourceError(f"no container of {job.name} runs: {told} shows what they wrote")
     finally:
         live.close()

@@ -1,4 +1,4 @@
-"""The page of one job, which YARN's proxy shows as the application's tracking URL: how far it is, and who is in it.
+"""The page of one job: behind the application's tracking URL while it runs, beside its results when it has ended.
 
 It asks for nothing but itself and its figures by relative links, as the proxy wants it, and only reads.
 """
@@ -21,7 +21,7 @@ Status = Mapping[str, Any]
 REFRESH_S = 2
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="refresh" content="{refresh_s}"><title>{name}: {state}</title>
+{refresh}<title>{name}: {state}</title>
 <style>
 body {{ font: 15px/1.45 system-ui, sans-serif; margin: 1.5rem auto; padding: 0 1rem; max-width: 60rem; color: #222 }}
 h1 {{ font-size: 1.3rem }} meter {{ width: 100%; height: 1.2rem }}
@@ -32,7 +32,7 @@ pre {{ background: #f6f6f4; padding: .8rem; overflow-x: auto; font-size: 13px }}
 <meter min="0" max="{iterations}" value="{clock}"></meter>
 <p>{clock} of {iterations} iterations</p>
 <pre>{text}</pre>
-<p><a href="status.json">status.json</a> <a href="metrics">metrics</a></p>
+<p>{links}</p>
 </body></html>
 """
 
@@ -59,10 +59,12 @@ class JobPage(ProxiedServer):
         super().__init__(host, pages, viewer)
 
 
-def page_of(status: Status) -> str:
-    """Return the page of a job with this status."""
+def page_of(status: Status, *, has_ended: bool = False) -> str:
+    """Return the page of a job with this status; that of one which has ended lies beside its report."""
+    links = ("status.json", "report.json", "master.log") if has_ended else ("status.json", "metrics")
     return _PAGE.format(
-        refresh_s=REFRESH_S,
+        refresh="" if has_ended else f'<meta http-equiv="refresh" content="{REFRESH_S}">',
+        links=" ".join(f'<a href="{link}">{link}</a>' for link in links),
         name=html.escape(str(status["name"])),
         state=html.escape(str(status["state"])),
         clock=int(status["clock"]),

@@ -28,10 +28,9 @@ from eps.cluster.yarn.application import (
     papers_of,
     staged_pattern,
 )
-from eps.cluster.yarn.clients import asked_at, open_client
+from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.outcome import outcome, word_of
-from eps.cluster.yarn.rest import RestClient
 from eps.cluster.yarn.shipping import unpack_job
 from eps.cluster.yarn.types import ApplicationReport
 from eps.core.types import Address
@@ -96,7 +95,7 @@ class YarnJob:
             raise StorageError(f"{directory.path}: is no job on YARN")
         self.directory, self.application = directory, application
         self._conf = read_configuration(Path(application.conf_dir))
-        self._client: Client = open_client(self._conf, application.client)
+        self._client = YarnClient(self._conf)
         self._inquiry = Inquiry(self._client, application.application_id)
         #: What YARN said last, when it answered (Unix time), and why it does not now.
         self._report: ApplicationReport | None = None
@@ -190,7 +189,7 @@ class YarnJob:
 
     def _silence(self, place: Address | None) -> str:
         since = time.strftime("%H:%M:%S", time.localtime(self._answered_s))
-        what = f"the ResourceManager at {asked_at(self._conf, self.application.client)}"
+        what = f"the ResourceManager at {self._client.address}"
         if isinstance(self._trouble, PeerUnavailableError | DeadlineError):
             reason = f"{what} has not answered since {since}"
         else:
@@ -417,8 +416,7 @@ def restore(name: str, unknown: JobNotFoundError) -> JobDir:
     live: list[ApplicationReport] = []
     try:
         conf = environment_configuration()
-        # Without Java, which may wait for minutes for a ResourceManager that is away.
-        with closing(RestClient(conf, timeout_s=FIND_S)) as client:
+        with closing(YarnClient(conf, FIND_S)) as client:
             with suppress(EpsError):
                 live = _live(client, name)
             home = home_location(conf, client.user)
@@ -435,7 +433,7 @@ def restore(name: str, unknown: JobNotFoundError) -> JobDir:
         job.note(runtime=runtime.to_values())
         if runtime.spec.checkpoint_dir == str(home / CHECKPOINTS):
             Claim(str(home / CHECKPOINTS / name), runtime.owner, conf.source).write(job)
-        Application(folder.name.removeprefix(f"{name}-"), str(folder), conf.source, "auto").write(job)
+        Application(folder.name.removeprefix(f"{name}-"), str(folder), conf.source).write(job)
     logger.warning("%s was made again from %s", job.path, folder)
     return job
 

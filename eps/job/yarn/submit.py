@@ -31,7 +31,7 @@ from eps.cluster.yarn.application import (
     tags_of,
 )
 from eps.cluster.yarn.checks import Cluster, check_job
-from eps.cluster.yarn.clients import client_kind, open_client
+from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.launch import LOG_STREAMS
 from eps.cluster.yarn.shipping import (
@@ -99,7 +99,7 @@ def start(request: RunRequest, before_data: Callable[[], None] | None = None) ->
     conf = environment_configuration()
     prepared: PreparedJob | None = None
     try:
-        with closing(open_client(conf, request.spec.yarn_client)) as client:
+        with closing(YarnClient(conf)) as client:
             _check(request.spec, client, conf)
             # Where every container, and whoever resumes the job, finds its checkpoints.
             own = home_of(conf, request.spec, client) / CHECKPOINTS
@@ -130,7 +130,7 @@ def check_prepared(spec: JobSpec) -> None:
         Of the size that the job begins with.
     """
     conf = environment_configuration()
-    with closing(open_client(conf, spec.yarn_client)) as client:
+    with closing(YarnClient(conf)) as client:
         _check(spec, client, conf)
 
 
@@ -150,7 +150,7 @@ def start_prepared(prepared: PreparedJob) -> None:
         former = Application.read(job)
         try:
             conf = environment_configuration()
-            with closing(open_client(conf, prepared.runtime.spec.yarn_client)) as client:
+            with closing(YarnClient(conf)) as client:
                 submit(prepared, client, conf)
         except BaseException as error:
             if Application.read(job) == former:
@@ -203,8 +203,7 @@ def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Applicati
             max_attempts=MOST_ATTEMPTS,
             failures_valid_s=FAILURES_VALID_S,
         )
-        kind = client_kind(conf, spec.yarn_client)
-        application = Application(application_id, str(shared), conf.source, kind)
+        application = Application(application_id, str(shared), conf.source)
         submit_noted(client, job, application, submission)
     except BaseException:
         remove_shared(shared)

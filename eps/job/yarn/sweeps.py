@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eps.cluster.yarn.application import ENDED_FILE, Application
-from eps.cluster.yarn.clients import open_client
+from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.outcome import outcome, word_of
 from eps.cluster.yarn.types import ApplicationReport
 from eps.errors import JobNotFoundError
@@ -118,7 +118,7 @@ def report_of(application: Application) -> ApplicationReport | None:
     AuthenticationError, RpcError
         YARN cannot be asked.
     """
-    with closing(open_client(read_configuration(Path(application.conf_dir)), application.client)) as client:
+    with closing(YarnClient(read_configuration(Path(application.conf_dir)))) as client:
         try:
             return client.report(application.application_id)
         except JobNotFoundError:

@@ -17,7 +17,7 @@ from typing import Any
 
 from eps.cli.exits import EXIT_FAILED
 from eps.cluster.yarn.application import Application, remove_staged
-from eps.cluster.yarn.clients import AUTO, open_client
+from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.facade import Client
 from eps.errors import ConfigError, EpsError, JobNotFoundError, StorageError
 from eps.hadoop.conf import HadoopConf, environment_configuration, read_configuration
@@ -95,7 +95,7 @@ def sweep(args: argparse.Namespace) -> int:
     with interrupt.before_submission(_NAME):
         spec = placed(spec, "yarn")
         check_sweep(spec)
-        client = open_client(conf, str(spec.job.get("yarn_client", AUTO)))
+        client = YarnClient(conf)
     try:
         # Nothing else stands for the application here, as an attendant stands for a job: it ends with this process.
         with interrupt.by_others_too():
@@ -130,7 +130,7 @@ def resume(args: argparse.Namespace) -> int:
         if not application.shared or known.kept() is not None:
             return _told_again(known, application, wanted)
         os.environ["HADOOP_CONF_DIR"] = application.conf_dir
-        client = open_client(read_configuration(Path(application.conf_dir)), application.client)
+        client = YarnClient(read_configuration(Path(application.conf_dir)))
         try:
             shared = open_storage(application.shared)
             with interrupt.by_others_too():
