@@ -110,8 +110,8 @@ class MasterHosts:
         Masters in one process.
     """
 
-    def __init__(self, most_in_one: int = MOST_IN_ONE) -> None:
-        self._most_in_one = most_in_one
+    def __init__(self, most_in_one: int = 0) -> None:
+        self._most_in_one = most_in_one or MOST_IN_ONE
         self._lock = threading.Lock()
         self._hosts: list[_HostProcess] = []
 
@@ -168,7 +168,8 @@ class _HostProcess:
         self._lock = threading.Lock()
         #: Path -> what has not ended.
         self._masters: dict[str, HostedMaster] = {}
-        threading.Thread(target=self._listen, name="masters", daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, name="masters", daemon=True)
+        self._listener.start()
 
     @property
     def pid(self) -> int:
@@ -213,6 +214,7 @@ class _HostProcess:
             if master is not None:
                 master.on_ended(found["exit_code"])
         self._process.wait()
+        self._socket.close()
         with self._lock:
             left, self._masters = list(self._masters.values()), {}
         for master in left:
@@ -222,7 +224,7 @@ class _HostProcess:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._process.kill()
-        self._process.wait()
+        self._listener.join()
 
 
 # ---- in the process of masters

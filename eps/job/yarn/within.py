@@ -218,4 +218,3 @@ def standing(place: Place) -> Iterator[None]:
         yield
     finally:
         _here = None
-        place.close()
