@@ -192,10 +192,9 @@ HSCHEDULER_LINES = (
     ),
     Line("submit {missing} --name j --sweep s --wait --state {folder} --scheduler {closed}", 2, "{missing}"),
     Line(
-        "yarn-plugin --secret-file {missing} --listen 127.0.0.1:0 --queue a --queue b --feedback-iteration 50 "
-        "--staging hdfs:///staging --resource-manager http://{closed}",
-        4,
-        "{closed}",
+        "yarn-plugin --secret-file {folder}/secret --listen 0.0.0.0:0 --feedback-iteration 50 --staging hdfs://nn/staging",
+        2,
+        "0.0.0.0:0",
     ),
     Line("--version", 0),
 )
