@@ -208,7 +208,9 @@ def _add_flag(group: Any, field: dataclasses.Field[Any]) -> None:
         shown = f"{help_text} (default {'yes' if default else 'no'})"
         group.add_argument(flag, action=argparse.BooleanOptionalAction, help=shown)
     elif isinstance(default, tuple):
-        group.add_argument(flag, action="append", metavar="K:CHANGE", help=f"{help_text}; may be repeated")
+        group.add_argument(
+            flag, action="append", metavar=field.metadata["metavar"], help=f"{help_text}; may be repeated"
+        )
     else:
         kind = {int: ("N", int), float: ("X", float)}.get(type(default), (field.metadata.get("metavar", "TEXT"), str))
         shown = f"{help_text} (default {default})" if default not in ("", 0, -1) else help_text
