@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from eps.cluster.devcluster.maven import REPOSITORY_VARIABLE, find_maven
+from eps.cluster.devcluster.jars import REPOSITORY_VARIABLE, find_maven
 from eps.errors import ResourceError
 from eps.storage.jobdir import cache_dir
 from tests.conftest import lacks
@@ -31,7 +31,7 @@ def test_plugin_is_built_against_a_line_of_hadoop(version: str, tmp_path: Path, 
     if shutil.which("javac", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ['PATH']}") is None:
         lacks("java", "there is no Java compiler: install a JDK to build the plugin of a ResourceManager")
     try:
-        maven = find_maven(cache_dir() / "maven", lambda text, step: None)
+        maven = find_maven(cache_dir() / "maven", lambda text: None)
     except ResourceError as error:
         lacks("java", f"there is no Maven, and it cannot be fetched: {error}")
     command = [maven, "-q", "-B", "-f", str(PLUGIN / "pom.xml"), f"-Dhadoop.version={version}", f"-Dtarget={tmp_path}"]

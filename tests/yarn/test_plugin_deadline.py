@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from eps.cluster.devcluster.java import find_java
+from eps.cluster.devcluster.jars import find_java
 from tests.conftest import lacks
 from tests.yarn.plugin import compiled, jars
 
