@@ -15,7 +15,7 @@ import hdfs
 import pytest
 import requests
 
-from eps.errors import ConfigError, StorageError
+from eps.errors import ConfigError, StorageAwayError, StorageError
 from eps.hadoop.conf import HadoopConf
 from eps.hadoop.token_file import HDFS_KIND, HadoopToken
 from eps.storage.hdfs import HdfsStorage, open_hdfs
@@ -27,7 +27,6 @@ from eps.storage.webhdfs import (
     MissingError,
     choose_login,
     connect,
-    remote_trouble,
     trouble_of,
 )
 from tests.fakes.storage import get, put
@@ -78,7 +77,7 @@ def test_what_is_missing_is_told_apart(fake: FakeHdfs, storage: HdfsStorage) -> 
     with pytest.raises(MissingError, match="/user/eva/none: cannot be read: no such file"):
         storage.status("none")
     fake.put("/user/eva/file", b"")
-    with pytest.raises(StorageError, match="is a file"):
+    with pytest.raises(StorageError, match="not a directory"):
         storage.names("file")
     with pytest.raises(StorageError, match="is a folder"), storage.read(""):
         pass
@@ -164,48 +163,9 @@ def test_a_port_for_hadoops_own_clients_is_told() -> None:
 
 
 def test_what_answers_and_is_no_webhdfs_is_told() -> None:
-    found = remote_trouble(404, "", "<html>")
-    assert not found.passes and remote_trouble(503, "", "busy").passes
-    assert not remote_trouble(403, "IOException", "something else").passes
     page = trouble_of(hdfs.HdfsError(b"<html>\n<head>Not Found"))
-    assert page is not None and not page.passes and "is no WebHDFS" in page.text and "html" not in page.text
-
-
-def test_of_a_file_that_is_taken_for_a_folder_nobody_is_asked_for_a_right() -> None:
-    found = remote_trouble(403, "AccessControlException", "/user/eva/file (is not a directory)")
-    assert not found.passes and "owner" not in found.text and "/user/eva/file (is not a directory)" in found.text
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        "3 missing blocks, the stripe is: AlignedStripe(Offset=0, length=9); locatedBlocks is: LocatedBlocks{}",
-        'Could not get block locations. Source file "/user/eva/file" - Aborting...block==null',
-        "Error recovering pipeline for writing BP-1:blk_1_1. Already retried 5 times for the same packet.",
-        "Failing write. Tried pipeline recovery 5 times without success.",
-    ],
-)
-def test_what_hadoop_says_of_lost_datanodes_is_waited_for(message: str) -> None:
-    assert remote_trouble(403, "IOException", message).passes
-
-
-@pytest.mark.parametrize(
-    ("message", "told"),
-    [
-        ("No active nodes contain this block", "no live DataNode of HDFS has this block: "),
-        (
-            "Failed to find datanode, suggest to check cluster health. excludeDatanodes=null",
-            "no DataNode of HDFS takes data: see that one is live and has room",
-        ),
-        (
-            "File /user/eva/file could only be written to 0 of the 1 minReplication nodes. There are 0 datanode(s)",
-            "no DataNode of HDFS takes data: see that one is live and has room",
-        ),
-    ],
-)
-def test_that_no_datanode_is_there_is_told_in_words_that_say_what_to_do(message: str, told: str) -> None:
-    found = remote_trouble(403, "IOException", message)
-    assert found.passes and found.text.startswith(told) and found.text.endswith("(hdfs dfsadmin -report)")
+    assert page is not None and page.kind is StorageAwayError
+    assert "is no WebHDFS" in page.text and "html" not in page.text
 
 
 # ---- who one is

@@ -155,8 +155,9 @@ class Hadoop:
 
     def _is_back(self, daemon: str, since_ms: float) -> bool:
         if daemon == DATANODE:
-            (bean,) = ask(self.cluster, DATANODE, "/jmx?qry=Hadoop:service=DataNode,name=DataNodeInfo")["beans"]
-            return all(pool["ActorState"] == "RUNNING" for pool in json.loads(bean["BPServiceActorInfo"]))
+            beans = ask(self.cluster, DATANODE, "/jmx?qry=Hadoop:service=DataNode,name=DataNodeInfo")["beans"]
+            pools = json.loads(beans[0].get("BPServiceActorInfo", "[]")) if beans else []
+            return bool(pools) and all(pool["ActorState"] == "RUNNING" for pool in pools)
         if not node_number(daemon):
             return True
         nodes = (self.rest("/ws/v1/cluster/nodes?states=RUNNING")["nodes"] or {}).get("node", [])
