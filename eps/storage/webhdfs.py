@@ -73,60 +73,6 @@ _SEE_DATA_NODES = "see that its DataNodes are live and have room (hdfs dfsadmin 
 _REFUSING = frozenset(("AuthenticationException", "InvalidToken", "SecurityException"))
 
 
-@dataclass(frozen=True)
-class Login:
-    """Who one is to a file system."""
-
-    #: ``token``, ``kerberos`` (the ticket of ``kinit``, or a keytab) or ``insecure`` (a name that nobody checks).
-    kind: str
-    #: Of ``insecure``; empty is the name of the process's user.
-    user: str = ""
-    #: Of ``token``, as :meth:`~eps.hadoop.token_file.HadoopToken.to_url_text` gives it.
-    token: str = ""
-
-    def __repr__(self) -> str:
-        return f"Login({self.kind}{f' as {self.user}' if self.user else ''})"
-
-
-def choose_login(
-    conf: HadoopConf,
-    environ: Mapping[str, str],
-    tokens: Collection[HadoopToken],
-    authority: str,
-    addresses: Collection[str] = (),
-) -> Login:
-    """Return who one is to a file system: by a token that was given, by one of YARN's, by Kerberos, or by name.
-
-    Parameters
-    ----------
-    conf : HadoopConf
-    environ : mapping
-        ``EPS_HDFS_TOKEN`` goes before all; ``HADOOP_USER_NAME`` is the name where nobody checks it.
-    tokens : collection of HadoopToken
-        Of the file that ``HADOOP_TOKEN_FILE_LOCATION`` names.
-    authority, addresses
-        As of :func:`~eps.hadoop.token_file.hdfs_token`.
-
-    Raises
-    ------
-    ConfigError
-        ``EPS_HDFS_TOKEN`` is no token: a NameNode would not say so, but end the connection.
-    """
-    given = environ.get(TOKEN_VARIABLE)
-    if given:
-        try:
-            HadoopToken.from_url_text(given, TOKEN_VARIABLE)
-        except StorageError as error:
-            raise ConfigError(f"{error}; it must be the text that op=GETDELEGATIONTOKEN of WebHDFS answers") from None
-        return Login("token", token=given)
-    token = hdfs_token(tokens, authority, addresses)
-    if token is not None:
-        return Login("token", token=token.to_url_text())
-    if conf.wants_kerberos:
-        return Login("kerberos")
-    return Login("insecure", user=environ.get("HADOOP_USER_NAME", ""))
-
-
 class MissingError(StorageError):
     """There is no such file or folder."""
 
@@ -156,13 +102,11 @@ def remote_trouble(name: str, message: str) -> Trouble:
     told = f"{name}: {first}" if name and first else name or first
     # The second are the words of the package for HTTP status 401.
     if name in _REFUSING or (not name and "Authentication failure" in message):
-        return Trouble(
-            f"HDFS refuses the credentials ({told}): renew the ticket (kinit) or the token", StorageDeniedError
-        )
+        text = f"HDFS refuses the credentials ({told}): renew the ticket (kinit) or the token"
+        return Trouble(text, StorageDeniedError)
     if name == "SafeModeException":
-        return Trouble(
-            f"the NameNode is in safe mode ({first}): it leaves it by itself, or by hdfs dfsadmin -safemode leave"
-        )
+        mended = "it leaves it by itself, or by hdfs dfsadmin -safemode leave"
+        return Trouble(f"the NameNode is in safe mode ({first}): {mended}")
     if name == "StandbyException":
         return Trouble(f"no NameNode is active ({first})")
     if name == "FileNotFoundException":
@@ -193,8 +137,10 @@ def trouble_of(error: BaseException) -> Trouble | None:
     if isinstance(error, rq.Timeout | u3.TimeoutError | TimeoutError):
         return Trouble(f"{_asked(error)} does not answer in time")
     if isinstance(error, rq.ConnectionError | rq.ChunkedEncodingError | u3.HTTPError | ConnectionError | EOFError):
-        text = f"{_asked(error)} cannot be reached, or the connection broke: {SEE_IT_RUNS}"
-        return Trouble(text, unreachable=True)
+        answer = getattr(error, "response", None)
+        if answer is not None:
+            return Trouble(f"{_asked(error)} answers HTTP status {answer.status_code}")
+        return Trouble(f"{_asked(error)} cannot be reached, or the connection broke: {SEE_IT_RUNS}", unreachable=True)
     if isinstance(error, rq.RequestException):
         return Trouble(f"{type(error).__name__}: {innermost(error)}", StorageError)
     if isinstance(error, KeyError | ValueError | TypeError):
@@ -368,10 +314,6 @@ class Patience:
 
     def __init__(self, what: str, patience_s: float, guesses: Mapping[str, str]) -> None:
         self._what, self._patience_s, self._guesses = what, patience_s, guesses
-        self.again()
-
-    def again(self) -> None:
-        """Begin anew: something has gone well."""
         self._until_s = self._next_word_s = 0.0
         self._pause_s = _FIRST_PAUSE_S
 
@@ -442,11 +384,11 @@ def connect(
     StorageError
         The file of tokens cannot be read.
     """
-    urls = web_addresses(scheme, authority, conf)
-    tokens = _tokens(environ)
-    login = choose_login(conf, environ, tokens, authority, addresses_of(authority) if tokens else ())
-    name = f"{scheme}://{authority}"
-    client = _kerberos_client(urls, name, conf, environ) if login.kind == "kerberos" else _client(urls, login)
+    urls, name, token = web_addresses(scheme, authority, conf), f"{scheme}://{authority}", _token(environ, authority)
+    if conf.wants_kerberos and not token:
+        client = _kerberos_client(urls, name, conf, environ)
+    else:
+        client = _client(urls, token, environ.get("HADOOP_USER_NAME", ""))
     guess = guess_of(conf, authority) if scheme == "hdfs" else ""
     return WebHdfs(name, client, _patience_s(environ, patience_s), guess)
 
@@ -477,25 +419,41 @@ def _patience_s(environ: Mapping[str, str], given_s: float | None) -> float:
     return found
 
 
-def _tokens(environ: Mapping[str, str]) -> tuple[HadoopToken, ...]:
-    path = environ.get(TOKEN_FILE_VARIABLE, "")
+def _token(environ: Mapping[str, str], authority: str) -> str:
+    """Return the token to prove by who one is, as WebHDFS takes it: the one given for it, or one of YARN's; else empty.
+
+    Raises
+    ------
+    ConfigError
+        What is given is no token: a NameNode would not say so, but end the connection.
+    StorageError
+        The file of tokens cannot be read.
+    """
+    given, path = environ.get(TOKEN_VARIABLE, ""), environ.get(TOKEN_FILE_VARIABLE, "")
+    if given:
+        try:
+            HadoopToken.from_url_text(given, TOKEN_VARIABLE)
+        except StorageError as error:
+            raise ConfigError(f"{error}; it must be the text that op=GETDELEGATIONTOKEN of WebHDFS answers") from None
+        return given
     if not path:
-        return ()
+        return ""
     try:
-        return parse_tokens(Path(path).read_bytes(), path)
-    except StorageError:
-        raise
+        blob = Path(path).read_bytes()
     except OSError as error:
         raise StorageError(f"{TOKEN_FILE_VARIABLE} is {path}: cannot be read: {error.strerror}") from error
+    token = hdfs_token(parse_tokens(blob, path), authority, addresses_of(authority))
+    return token.to_url_text() if token is not None else ""
 
 
-def _client(urls: Collection[str], login: Login) -> Any:
+def _client(urls: Collection[str], token: str, user: str) -> Any:
+    """Return a client that has a token, or a name that nobody checks: by default that of the process's user."""
     try:
         import hdfs
 
-        if login.kind == "token":
-            return hdfs.TokenClient(";".join(urls), login.token, **_session())
-        return hdfs.InsecureClient(";".join(urls), user=login.user or None, **_session())
+        if token:
+            return hdfs.TokenClient(";".join(urls), token, **_session())
+        return hdfs.InsecureClient(";".join(urls), user=user or None, **_session())
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"HDFS needs the package hdfs ({error}): pip install '.[hdfs]' in EPS's folder") from None
 
@@ -517,7 +475,7 @@ def _refuse_server_errors(response: Any, **_: Any) -> None:
 
     if response.status_code in _SERVER_ERRORS:
         response.close()
-        raise requests.ConnectionError(f"HTTP status {response.status_code}", request=response.request)
+        raise requests.ConnectionError(request=response.request, response=response)
 
 
 def _kerberos_client(urls: Collection[str], name: str, conf: HadoopConf, environ: Mapping[str, str]) -> Any:

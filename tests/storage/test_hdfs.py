@@ -220,9 +220,13 @@ def test_a_namenode_that_is_away_is_waited_for(fake: FakeHdfs, storage: HdfsStor
     assert get(storage, "file") == CONTENT
 
 
-def test_a_namenode_that_answers_with_a_server_error_is_asked_again(fake: FakeHdfs, storage: HdfsStorage) -> None:
+def test_a_namenode_that_answers_with_a_server_error_is_asked_again(
+    fake: FakeHdfs, storage: HdfsStorage, caplog: pytest.LogCaptureFixture
+) -> None:
     fake.fault("MKDIRS", "error", name="NullPointerException", message="still starting", left=3)
-    put(storage, "file", CONTENT)
+    with caplog.at_level(logging.WARNING, "eps.storage.webhdfs"):
+        put(storage, "file", CONTENT)
+    assert f"cannot be written for now: {fake.authority} answers HTTP status 500; tries again" in caplog.messages[0]
     assert fake.nodes["/user/eva/file"].content == CONTENT and len(fake.asked("MKDIRS")) == 4
 
 
