@@ -95,6 +95,10 @@ class ServiceDir:
         """Return whether a service has this directory."""
         return self._files.is_running()
 
+    def is_application(self) -> bool:
+        """Return whether the service is, or was, an application of YARN; its record says which."""
+        return self._files.job_json.exists()
+
     def security(self, *, between_hosts: bool) -> Security:
         """Return how the service listens: on a Unix socket, or with certificates, which are made where there are none.
 

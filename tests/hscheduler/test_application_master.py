@@ -18,12 +18,14 @@ from eps.net.security.certificates import make_certificates
 from eps.storage.local import LocalStorage
 from hscheduler.application import am
 from hscheduler.application.mirror import STATE
-from hscheduler.application.orders import SWEEP_FOLDER, SweepOrders
+from hscheduler.application.orders import SERVICE_FOLDER, ServiceOrders
+from hscheduler.application.submit import settings_of
 from hscheduler.spec import Spec
 from tests.fakes.yarn import FakeYarn
 
 pytest.importorskip("requests")
 TABLES = {"cluster": {"container_memory": "512MiB"}, "job": {"data": "sklearn:digits", "workers": 1, "servers": 1}}
+ORDERS = ServiceOrders(settings_of(Spec.of(TABLES), "static"), Spec.of(TABLES).tables())
 END = (0, "finished", "1 of 1 trials finished")
 
 
@@ -55,14 +57,14 @@ class Master:
     def __init__(self, folder: Path) -> None:
         self.yarn, self.shared = FakeYarn(), DeadlyStorage(folder / "shared")
         self._folder = folder
-        sweep = folder / SWEEP_FOLDER
+        sweep = folder / SERVICE_FOLDER
         make_certificates(sweep)
 
     def run(self) -> int:
         yarn = Yarn(*self.yarn.clients())
         orders = MasterOrders("webhdfs://namenode:1/eps/sweeps/one", "python", {}, {})
-        tables = Spec.of(TABLES).tables()
-        return am.serve(orders, SweepOrders("static", tables), "127.0.0.1", self._folder, yarn, self.shared)
+        around = am.Surroundings("127.0.0.1", self._folder, self.shared, list, None, "attempt-000001")
+        return am.serve(orders, ORDERS, yarn, around)
 
 
 @pytest.fixture
@@ -71,8 +73,8 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
 
     class EndedAtOnce:
-        def __init__(self, sweep: Any, resources: Any, broker: Any, place: Any, shared: Any, *of: str) -> None:
-            self._shared, self._attempt = shared, of[-1]
+        def __init__(self, orders: Any, resources: Any, broker: Any, place: Any, around: am.Surroundings) -> None:
+            self._shared, self._attempt = around.shared, around.attempt
 
         def run(self, directory: Any) -> tuple[int, str, str]:
             found.append(self._attempt)
@@ -82,7 +84,6 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return END
 
     monkeypatch.setattr(am, "Application", EndedAtOnce)
-    monkeypatch.setenv(am.CONTAINER, "container_1700_0001_01_000001")
     return found
 
 
@@ -125,6 +126,7 @@ def test_what_yarn_leaves_whom_it_preempts_is_read_as_the_resourcemanager_reads_
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     hadoop: dict[str, Any] = {
         "hadoop.session": SimpleNamespace(HadoopSession=HadoopOfNobody),
+        "cluster.yarn.hadoop.client": SimpleNamespace(HadoopClient=lambda session: None),
         "cluster.yarn.hadoop.master": SimpleNamespace(open_master=lambda session: (None, None)),
         "hadoop.tokens": SimpleNamespace(tokens_for_containers=lambda session: b""),
     }
@@ -132,6 +134,9 @@ def test_what_yarn_leaves_whom_it_preempts_is_read_as_the_resourcemanager_reads_
         monkeypatch.setitem(sys.modules, f"eps.{name}", module)
     monkeypatch.setattr(am, "open_storage", LocalStorage)
     said: list[Any] = []
-    monkeypatch.setattr(am, "serve", lambda *given: said.append(given[4].preemption_wait_ms) or 0)
-    assert am.run(MasterOrders(str(tmp_path), "python", {}, {}), SweepOrders("static", TABLES), "h", tmp_path) == 0
+    monkeypatch.setattr(am, "serve", lambda *given: said.append(given[2].preemption_wait_ms) or 0)
+    monkeypatch.setenv(am.CONTAINER, "container_1700_0001_01_000001")
+    (tmp_path / SERVICE_FOLDER).mkdir()
+    (tmp_path / SERVICE_FOLDER / "orders.json").write_bytes(ORDERS.to_bytes())
+    assert am.run(MasterOrders(str(tmp_path), "python", {}, {}), "h", tmp_path) == 0
     assert said == ["45000"]

@@ -82,7 +82,7 @@ def test_a_sweep_is_one_application_and_ends_as_on_this_host(
     on_yarn: Hadoop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {app["id"] for app in apps_of(on_yarn, "")}
-    code, found = sweep(tmp_path, "there", "--on", "yarn", "--as", "one-application")
+    code, found = sweep(tmp_path, "there", "--on", "yarn")
     told = capsys.readouterr().out
     (app,) = [app for app in apps_of(on_yarn, "") if app["id"] not in before]
     assert (code, app["applicationType"], app["finalStatus"]) == (0, "EPS-SWEEP", "SUCCEEDED"), told
@@ -102,7 +102,7 @@ def test_a_sweep_whose_client_is_killed_is_followed_again_and_its_results_are_fe
         pytest.skip("takes a minute: --every-hadoop")
     file, settings = tmp_path / "there.toml", {"iterations": 80, "more": "stretch_s = 0.05"}
     file.write_text(FILE.format(**{"parallelism": 0, **settings}))
-    flags = ["sweep", str(file), "--on", "yarn", "--as", "one-application"]
+    flags = ["sweep", str(file), "--on", "yarn"]
     code = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
     with subprocess.Popen([sys.executable, "-c", code, *flags], stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
@@ -135,9 +135,7 @@ def test_a_master_that_is_killed_is_followed_by_one_that_goes_on(
     settings = {"parallelism": 2, "iterations": 80, "more": 'checkpoint_every = "5"\nstretch_s = 0.05'}
     results: list[tuple[int, dict[str, Any]]] = []
     runs = threading.Thread(
-        target=lambda: results.append(
-            sweep(tmp_path, "there", "--on", "yarn", "--as", "one-application", "--quiet", **settings)
-        ),
+        target=lambda: results.append(sweep(tmp_path, "there", "--on", "yarn", "--quiet", **settings)),
         daemon=True,
     )
     runs.start()
