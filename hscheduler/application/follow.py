@@ -282,10 +282,11 @@ class Following:
         tell: Callable[[str], None],
         sweep: str | None = SWEEP,
     ) -> None:
-        self._application, self._client, self._directory = application, client, directory
-        self._shared, self._tell, self._sweep = shared, tell, sweep
-        #: Where its service listens; None before it does.
+        self.application, self._client, self._directory = application, client, directory
+        self.shared, self._tell, self._sweep = shared, tell, sweep
+        #: Where its service listens, and its page at YARN's proxy; None and empty before it does.
         self.place: Address | None = None
+        self.page = ""
         self._said = ""
         self._inquiry = Inquiry(client, application.application_id)
         self._news: SchedulerClient | None = None
@@ -327,7 +328,7 @@ class Following:
         try:
             report = self._last_report()
         finally:
-            end_submitted(self._client, self._application, why)
+            end_submitted(self._client, self.application, why)
             self._close()
         is_over = self._ends_within(KILL_S)
         # A master that hangs, or has just been lost, has left what there was before.
@@ -358,18 +359,18 @@ class Following:
         StorageError
             One cannot be read, or is none.
         """
-        names = [name for name in self._shared.names(REPORTS) if name.endswith(".json") and not name.startswith(".")]
+        names = [name for name in self.shared.names(REPORTS) if name.endswith(".json") and not name.startswith(".")]
         return {unquote(name.removesuffix(".json")): self._left_report(f"{REPORTS}/{name}") for name in names}
 
     def _left_report(self, path: str) -> dict[str, Any]:
-        with self._shared.read(path) as file:
+        with self.shared.read(path) as file:
             content = file.read()
         try:
             found = json.loads(content)
             if not isinstance(found, dict):
                 raise TypeError(f"a {type(found).__name__}, not an object")
         except (ValueError, TypeError) as error:
-            raise StorageError(f"{self._shared.describe(path)}: is no report of a sweep: {error!r}") from None
+            raise StorageError(f"{self.shared.describe(path)}: is no report of a sweep: {error!r}") from None
         return found
 
     def _ends_within(self, seconds: float) -> bool:
@@ -407,10 +408,10 @@ class Following:
 
     def _find(self, page: str) -> None:
         """Look where the service listens, and have its news told."""
-        place = place_of(self._shared)
+        place = place_of(self.shared)
         if place is None or place == self.place:
             return
-        self.place = place
+        self.place, self.page = place, page
         self._directory.say_where(place, 0)
         if self._watcher is None and self._sweep is not None:
             self._say(f"the sweep's page, while it runs: {page}")
@@ -442,7 +443,7 @@ class Following:
         self._close()
         state, reason, _ = outcome(report)
         is_over = not self._inquiry.is_unknown
-        word = said_end(self._shared)
+        word = said_end(self.shared)
         if word is not None:
             (state, reason, _), is_over = word, True
         return Ended(state, reason, self.left_reports(), is_over)

@@ -91,6 +91,13 @@ is submitted is refused.
 
 A journal that this version cannot go on with is refused, with the jobs of it that run.
 --forget ends these (eps resume goes on with one), moves the journal aside, and begins.
+
+With --on yarn the service is an application of YARN: the scheduler is its master, and the
+workers and servers of all jobs are in its containers.  This command submits and follows it:
+Ctrl-C ends it, and brings the reports of its sweeps with the best model of each, and what jobs
+of no sweep have left.  Where this command is killed, or with --detach, it goes on; the same
+command with the same --state follows it again.  If its master is lost, YARN starts it again, and
+jobs that were not over go on from their checkpoints.
 """
 
 _YARN_PLUGIN = """\
@@ -329,6 +336,12 @@ def _add_service(commands: argparse._SubParsersAction[CommandParser], names: str
         "--forget", action="store_true", help="end the jobs of a journal that cannot be gone on with; keep it aside"
     )
     serve.set_defaults(command="serve:serve")
+    serve.add_argument(
+        "--application",
+        metavar="JOB.toml",
+        help="with --on yarn: the application's queue, python, staging, tags, label, as in a job's file",
+    )
+    serve.add_argument("--detach", action="store_true", help="with --on yarn: return as soon as it listens")
     submit = commands.add_parser("submit", help="submit a job to a service", description=_SUBMIT, formatter_class=raw)
     submit.add_argument("job", metavar="JOB.toml", help="settings of eps run")
     submit.add_argument("--name", type=given_name, help="its id; by default one that is new")

@@ -63,15 +63,6 @@ def placed(spec: Spec, on: str | None) -> Spec:
         client.close()
 
 
-def yarn_cluster(asked: ClusterSpec) -> ClusterSpec:
-    """Return the cluster of ``HADOOP_CONF_DIR``, for containers of the size that is asked; raises as :func:`placed`."""
-    client = open_client(environment_configuration())
-    try:
-        return cluster_of(asked, client.nodes())
-    finally:
-        client.close()
-
-
 def cluster_of(asked: ClusterSpec, nodes: Sequence[ClusterNode]) -> ClusterSpec:
     """Return a cluster of these nodes of YARN, for containers of the size that is asked.
 

@@ -50,6 +50,8 @@ class ServiceDir:
 
     def not_running(self) -> str:
         """Return what to do where no service has this directory, as a sentence."""
+        if self.is_application():
+            return f"H-scheduler on YARN does not answer: hscheduler serve --on yarn{self.flag} says how it is"
         return f"no H-scheduler runs in {self.path}: start it with hscheduler serve{self.flag}"
 
     @property

@@ -12,7 +12,6 @@ from eps.errors import ConfigError, EpsError, ResourceError
 from eps.hadoop.conf import HadoopConf
 from eps.spec.job_spec import JobSpec
 from hscheduler.cli import build_parser
-from hscheduler.cli.commands.serve import placed_settings
 from hscheduler.live.journal import Header
 from hscheduler.live.on_yarn import cluster_of, container_settings, placed
 from hscheduler.live.scheduler import LiveSettings
@@ -115,19 +114,6 @@ def test_a_sweep_of_which_yarn_takes_some_trials_is_placed(yarn: TellingYarn) ->
     spec = Spec.of({**TABLES, "cluster": {"container_memory": "512MiB"}, "job": table,
                     "space": {"label": {"choice": ["gpu", "transient"]}}})  # fmt: skip
     assert placed(spec, "yarn").cluster.nodes == 2
-
-
-@pytest.mark.parametrize(
-    ("flags", "reason"),
-    [
-        (["--container-memory", "1GiB"], "container_memory is for containers: add --on docker or --on yarn"),
-        (["--on", "yarn", "--nodes", "3"], "nodes is 3, but on YARN the nodes are those of the cluster"),
-        (["--on", "mars"], "on is 'mars', but must be one of local, docker, yarn"),
-    ],
-)
-def test_a_service_is_told_one_cluster(flags: list[str], reason: str) -> None:
-    with pytest.raises(EpsError, match=reason):
-        placed_settings(build_parser().parse_args(["serve", *flags]))
 
 
 def test_a_service_that_goes_on_knows_where_its_jobs_run() -> None:
