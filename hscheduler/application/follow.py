@@ -411,6 +411,8 @@ class Following:
         place = place_of(self.shared)
         if place is None or place == self.place:
             return
+        if self.place is not None:
+            self._say(f"the master was lost, and jobs go on from their checkpoints; the next one listens on {place}")
         self.place, self.page = place, page
         self._directory.say_where(place, 0)
         if self._watcher is None and self._sweep is not None:
