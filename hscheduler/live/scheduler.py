@@ -40,6 +40,7 @@ from hscheduler.live.job import END_TIMEOUT_S, LiveJob
 from hscheduler.live.journal import Entry, EventJournal, Header, check_writable
 from hscheduler.live.keeper import Keeper
 from hscheduler.live.known import Known
+from hscheduler.live.on_yarn import check_place
 from hscheduler.live.past import Past
 from hscheduler.live.places import Seat
 from hscheduler.live.results import deliver_results
@@ -242,10 +243,12 @@ class LiveScheduler:
         Raises
         ------
         ConfigError
-            There has been a job of that id, none can have it, or it comes with something that no file can hold.
+            There has been a job of that id, none can have it, or it comes with something that no file can hold; or it
+            is one on YARN, and this is no application there.
         RuntimeError
             The scheduler has ended.
         """
+        check_place(spec, self.settings.job_settings)
         restart_s = max(RESTART_ENDS_S, self.settings.restart_s) + RESTART_BEGINS_S
         request = dataclasses.replace(submitted.request, iterations=spec.iterations, restart_s=restart_s)
         submission = self._new_submission(request.job_id, request.sweep, spec, point)

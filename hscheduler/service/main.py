@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
@@ -31,6 +31,7 @@ from hscheduler.service.observer import Observer
 from hscheduler.service.server import SchedulerService
 from hscheduler.service.sweeps import Sweeps
 from hscheduler.spec import ClusterSpec
+from hscheduler.yarn.nodes import Machine
 
 #: Calls and streams at the same time; a further one is refused.
 MOST_CALLS = 256
@@ -168,6 +169,8 @@ class Service:
     settings : ServiceSettings
     observe : callable, optional
         As of :class:`~hscheduler.live.scheduler.LiveScheduler`, beside what clients are shown.
+    machines : callable, optional
+        Returns the machines of a cluster whose nodes come and go, as of :class:`YarnNodes`; default: they do not.
 
     Raises
     ------
@@ -177,7 +180,13 @@ class Service:
         The directory cannot be used, or nobody can go on with its journal: the message says what can be done.
     """
 
-    def __init__(self, directory: ServiceDir, settings: ServiceSettings, observe: Observe | None = None) -> None:
+    def __init__(
+        self,
+        directory: ServiceDir,
+        settings: ServiceSettings,
+        observe: Observe | None = None,
+        machines: Callable[[], Sequence[Machine]] | None = None,
+    ) -> None:
         self._lock = directory.lock()
         self._leaves = False
         undo = ExitStack()
@@ -208,8 +217,8 @@ class Service:
                 raise error if header is None else forgetting.way_out(directory.journal, error) from error
             undo.callback(self.scheduler.close, leave=True)
             self._nodes: YarnNodes | None = None
-            if on_yarn(live.job_settings):
-                self._nodes = YarnNodes.of_environment(self.scheduler, self.cluster)
+            if machines is not None:
+                self._nodes = YarnNodes(self.scheduler, self.cluster, machines)
                 undo.callback(self._nodes.close)
             self.sweeps = Sweeps(self.scheduler, self.cluster)
             self.observer.wake, self.observer.name_of = self.sweeps.wake, self._name_of
