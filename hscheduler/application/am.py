@@ -2,7 +2,7 @@
 
 It is the service of ``hscheduler serve`` with one sweep, whose jobs are within this application
 (:mod:`eps.job.yarn.within`): containers that YARN grants, as far as the scheduler does.  An attempt that is lost
-takes its jobs along.  The next one has the journal of the scheduler from the cluster's file system, and begins the
+takes its jobs along.  The next one has the record of the scheduler in the cluster's file system, and begins the
 trials that were not over again from their checkpoints: under BSP they end with the same bits.
 
 Source: EPS §5.1 (the scheduler starts jobs and changes their size).  Deviation: one application is all of them.
@@ -28,15 +28,15 @@ from eps.errors import ConfigError, EpsError, ResourceError, StorageError
 from eps.job.yarn import within
 from eps.job.yarn.sweeps import said_end
 from eps.net.security.credentials import TlsFiles
-from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.locations import RemotePath, open_storage
+from eps.storage.shared_log import LogStorage
 from eps.system.home import make_private
 from hscheduler.application.ends import Ends
-from hscheduler.application.mirror import STATE, Mirror, restore
 from hscheduler.application.orders import SERVICE_FILE, SWEEP, SWEEP_FOLDER, SweepOrders
 from hscheduler.application.page import ApplicationPage
 from hscheduler.live.on_yarn import container_settings
+from hscheduler.record.log import LogRecord
 from hscheduler.reports.metrics import metrics_text
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service, ServiceSettings
@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 #: Set by a NodeManager: which container this is.
 CONTAINER = "CONTAINER_ID"
+#: Of the shared folder: the record of the scheduler.
+STATE = "scheduler"
 #: Of the container's folder: jobs, prepared data and the scheduler's directory.
 HOME = "home"
 #: How often it is looked whether the sweep has ended.
@@ -108,13 +110,12 @@ class Application:
     resources : YarnResourceManager
     broker : Broker
     place : within.Place
-    shared : Storage
+    shared : LogStorage
         The application's folder in the cluster's file system.
     host : str
         By which clients and YARN's proxy reach this process.
     viewer : str or None
         Who is shown the page, as of :func:`eps.cluster.yarn.proxied.viewer_of`.
-    attempt : str
     """
 
     def __init__(
@@ -123,16 +124,17 @@ class Application:
         resources: YarnResourceManager,
         broker: Broker,
         place: within.Place,
-        shared: Storage,
+        shared: LogStorage,
         host: str,
         viewer: str | None,
-        attempt: str,
     ) -> None:
         self._tables, self._spec = dict(sweep.tables), Spec.of(sweep.tables)
         self._settings = settings_of(self._spec, sweep.policy, host)
         self._resources, self._broker, self._place = resources, broker, place
-        self._shared, self._host, self._viewer, self._attempt = shared, host, viewer, attempt
+        self._shared, self._host, self._viewer = shared, host, viewer
         self._ends = Ends(broker, place, shared)
+        #: Set when the next attempt has begun: this one is to end, and to leave everything to that.
+        self.superseded = threading.Event()
         self._look = threading.Event()
 
     def run(self, directory: ServiceDir) -> tuple[int, str, str]:
@@ -143,13 +145,13 @@ class Application:
         EpsError
             It cannot go on.
         """
-        if restore(directory.path, self._shared, self._attempt):
+        record = LogRecord(self._shared, STATE, directory.path / "rows.sqlite", self.superseded.set)
+        if record.header is not None:
             names = self._place.restore()
             logger.warning("H takes over: trials that were not over begin again, of %d that had begun", len(names))
         with ExitStack() as stack:
-            service = stack.enter_context(Service(directory, self._settings, self._ends.take))
+            service = stack.enter_context(Service(directory, self._settings, self._ends.take, record))
             scheduler = service.scheduler
-            stack.callback(Mirror(directory.path, self._shared, self._attempt).close)
             scheduler.ask(lambda: self._ends.begin(scheduler.name_of, self._reporter(service), scheduler.state))
             page = ApplicationPage(
                 self._host,
@@ -183,7 +185,9 @@ class Application:
                 raise ResourceError(str(error)) from error
             if self._broker.gone:
                 raise ResourceError(self._broker.gone)
-            over = sum(each.is_over for each in service.scheduler.submissions(SWEEP))
+            if self.superseded.is_set():
+                raise ResourceError("another attempt of this application has taken over")
+            over = sum(each.is_over for each in service.scheduler.look_ups.submissions(SWEEP))
             self._resources.fraction_done = min(1.0, over / trials)
             self._look.wait(LOOK_S)
         why = service.sweeps.states().get(SWEEP, "")
@@ -218,10 +222,13 @@ def run(orders: MasterOrders, sweep: SweepOrders, host: str, folder: Path) -> in
         It cannot begin, or nobody could be told of its end: YARN tries it again.
     """
     # Whoever only looks into this module needs no Java.
+    from eps.cluster.yarn.hadoop.files import HadoopFiles
+    from eps.cluster.yarn.log_storage import HadoopLogStorage
     from eps.hadoop.session import HadoopSession
 
-    shared = open_storage(orders.shared)
-    return serve(orders, sweep, host, folder, Yarn.of_hadoop(HadoopSession()), shared)
+    session = HadoopSession()
+    shared = HadoopLogStorage(HadoopFiles(session), open_storage(orders.shared))
+    return serve(orders, sweep, host, folder, Yarn.of_hadoop(session), shared)
 
 
 def serve(
@@ -230,7 +237,7 @@ def serve(
     host: str,
     folder: Path,
     yarn: Yarn,
-    shared: Storage,
+    shared: LogStorage,
 ) -> int:
     """Run the application on whatever is behind the facade; return the exit code.
 
@@ -246,7 +253,7 @@ def serve(
         Of the container.
     yarn : Yarn
         Both sides are closed when this returns.
-    shared : Storage
+    shared : LogStorage
         The application's folder in the cluster's file system.
 
     Raises
@@ -288,7 +295,7 @@ def _to_its_end(
     folder: Path,
     resources: YarnResourceManager,
     roles: dict[str, RoleTemplate],
-    shared: Storage,
+    shared: LogStorage,
 ) -> tuple[tuple[int, str, str], bool]:
     """Run the sweep, and leave how it ended; return that, and whether YARN still listens to this attempt."""
     attempt = attempt_of(os.environ.get(CONTAINER, ""))
@@ -299,13 +306,14 @@ def _to_its_end(
     # Its folder is among those of other sweeps, in the folder of all that EPS keeps there.
     home = RemotePath.parse(orders.shared).parent.parent
     place = within.Place(orders, home, attempt, host, broker, roles)
+    application = Application(sweep, resources, broker, place, shared, host, viewer)
     try:
         with within.standing(place):
-            end = Application(sweep, resources, broker, place, shared, host, viewer, attempt).run(directory)
+            end = application.run(directory)
     except EpsError as error:
         logger.exception("H cannot go on")
         end = 1, "failed", f"the sweep cannot go on: {error}"
-    if broker.gone:
+    if broker.gone or application.superseded.is_set():
         return end, False
     exit_code, state, reason = end
     with shared.write(ENDED_FILE) as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +18,10 @@ from eps.cluster.yarn.types import FinalStatus
 from eps.net.security.certificates import make_certificates
 from eps.storage.local import LocalStorage
 from hscheduler.application import am
-from hscheduler.application.mirror import STATE
+from hscheduler.application.am import STATE
 from hscheduler.application.orders import SWEEP_FOLDER, SweepOrders
 from hscheduler.spec import Spec
+from tests.fakes.storage import SharedFolder
 from tests.fakes.yarn import FakeYarn
 
 pytest.importorskip("requests")
@@ -38,7 +40,7 @@ class HadoopOfNobody:
         return ""
 
 
-class DeadlyStorage(LocalStorage):
+class DeadlyStorage(SharedFolder):
     """Its process ends when it is to remove something."""
 
     deadly = True
@@ -67,17 +69,18 @@ class Master:
 
 @pytest.fixture
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let every sweep end at once, and leave what one leaves; return the attempts that have run one."""
+    """Let every sweep end at once, and leave what one leaves; return one item for each attempt that has run one."""
     found: list[str] = []
 
     class EndedAtOnce:
         def __init__(self, sweep: Any, resources: Any, broker: Any, place: Any, shared: Any, *of: str) -> None:
-            self._shared, self._attempt = shared, of[-1]
+            self._shared = shared
+            self.superseded = threading.Event()
 
         def run(self, directory: Any) -> tuple[int, str, str]:
-            found.append(self._attempt)
+            found.append("ran")
             for name in (CHECKPOINTS, STATE):
-                with self._shared.write(f"{name}/{self._attempt}/file") as file:
+                with self._shared.write(f"{name}/file") as file:
                     file.write(b"state")
             return END
 
@@ -96,9 +99,9 @@ def test_a_sweep_that_has_ended_is_not_run_again_where_its_master_was_lost_befor
 ) -> None:
     with pytest.raises(KilledError):
         master.run()
-    assert master.yarn.ended is None and master.shared.names(STATE) == ["attempt-000001"]
+    assert master.yarn.ended is None and master.shared.names(STATE) == ["file"]
     assert master.run() == 0
-    assert sweeps == ["attempt-000001"]
+    assert sweeps == ["ran"]
     assert master.yarn.ended == (FinalStatus.SUCCEEDED, "1 of 1 trials finished", "")
 
 
@@ -125,6 +128,8 @@ def test_what_yarn_leaves_whom_it_preempts_is_read_as_the_resourcemanager_reads_
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     hadoop: dict[str, Any] = {
         "hadoop.session": SimpleNamespace(HadoopSession=HadoopOfNobody),
+        "cluster.yarn.hadoop.files": SimpleNamespace(HadoopFiles=lambda session: None),
+        "cluster.yarn.log_storage": SimpleNamespace(HadoopLogStorage=lambda files, shared: shared),
         "cluster.yarn.hadoop.master": SimpleNamespace(open_master=lambda session: (None, None)),
         "hadoop.tokens": SimpleNamespace(tokens_for_containers=lambda session: b""),
     }

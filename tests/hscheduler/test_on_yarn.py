@@ -14,9 +14,9 @@ from eps.job.yarn import within
 from eps.spec.job_spec import JobSpec
 from hscheduler.cli import build_parser
 from hscheduler.cli.commands.serve import placed_settings
-from hscheduler.live.journal import Header
 from hscheduler.live.on_yarn import cluster_of, container_settings, job_check, placed
 from hscheduler.live.scheduler import LiveSettings
+from hscheduler.record.api import Header
 from hscheduler.service.main import ServiceSettings
 from hscheduler.spec import ClusterSpec, Spec
 from tests.fakes.telling_yarn import TellingYarn

@@ -55,7 +55,7 @@ def test_a_decommissioned_node_is_not_counted_with_and_what_ran_there_is_given_b
             evictions, losses = job.status()["evictions"], job.status()["losses"]
         scheduler.cancel("t1", "enough")
         scheduler.wait(submission, PATIENCE_S)
-        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.record.decisions])
+        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.history.decisions])
     assert evictions["lost"] == 0 and losses == []
     reason = f"is on node {node}, which is decommissioned within 60 s"
     assert {each["reason"] for each in evictions["members"]} == {reason}
