@@ -72,7 +72,7 @@ hscheduler results is to export has to be exported before.  With a job on YARN g
 it has in the cluster's file system, but not a --checkpoint-dir that was named, nor what
 its files do not lead to any more because they are damaged: a warning names those.
 
-Sweeps that were one application (hscheduler sweep --as one-application) are called
+Sweeps that were submitted to YARN (hscheduler sweep --on yarn) are called
 sweeps/..., and are meant by --all, and by a PREFIX only if that begins with sweeps/.
 They are removed when they have ended and what they left was fetched, or they left
 nothing; with --resumable also where it was not fetched.

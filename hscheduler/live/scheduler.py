@@ -33,6 +33,7 @@ from hscheduler.core.resources import Resources
 from hscheduler.core.state import Scheduler
 from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, asked
 from hscheduler.live.job import END_TIMEOUT_S, LiveJob
+from hscheduler.live.on_yarn import check_place
 from hscheduler.live.places import Seat
 from hscheduler.live.recorder import Recorder, boot, check_writable
 from hscheduler.live.registry import LookUps, Registry
@@ -297,12 +298,14 @@ class LiveScheduler:
         Raises
         ------
         ConfigError
-            There has been a job of that id, none can have it, or it comes with something that no file can hold.
+            There has been a job of that id, none can have it, or it comes with something that no file can hold; or it
+            is one on YARN, and this is no application there.
         DeadlineError
             As :meth:`ask`.
         RuntimeError
             The scheduler has ended.
         """
+        check_place(spec, self.settings.job_settings)
         restart_s = max(RESTART_ENDS_S, self.settings.restart_s) + RESTART_BEGINS_S
         request = dataclasses.replace(submitted.request, iterations=spec.iterations, restart_s=restart_s)
         submission = self._new_submission(request.job_id, request.sweep, spec, point)

@@ -7,7 +7,6 @@ is real.
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -18,12 +17,10 @@ from eps.system import interrupt
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.state import Scheduler
-from hscheduler.live.on_yarn import on_yarn
 from hscheduler.live.points import Points, points_of
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent
 from hscheduler.live.submission import Submission, attempt_id, worth_another
-from hscheduler.live.yarn_nodes import YarnNodes
 from hscheduler.simulator.workload import Arrival
 from hscheduler.spec import Spec, request_of
 
@@ -119,11 +116,8 @@ class Sweep:
         RuntimeError
             The scheduler failed.
         """
-        with ExitStack() as stack:
-            nodes = self.spec.cluster.capacities()
-            self.scheduler = scheduler = stack.enter_context(LiveScheduler(nodes, self._settings, self._take))
-            if on_yarn(self.spec.job):
-                stack.enter_context(YarnNodes.of_environment(scheduler, self.spec.cluster))
+        with LiveScheduler(self.spec.cluster.capacities(), self._settings, self._take) as scheduler:
+            self.scheduler = scheduler
             scheduler.open_sweep(opened_of(self.spec, self._name))
             scheduler.settle(_TAKE_TIMEOUT_S)
             self.feed(scheduler)

@@ -49,6 +49,8 @@ class ServiceDir:
 
     def not_running(self) -> str:
         """Return what to do where no service has this directory, as a sentence."""
+        if self.is_application():
+            return f"H-scheduler on YARN does not answer: hscheduler serve --on yarn{self.flag} says how it is"
         return f"no H-scheduler runs in {self.path}: start it with hscheduler serve{self.flag}"
 
     @property
@@ -93,6 +95,10 @@ class ServiceDir:
     def is_running(self) -> bool:
         """Return whether a service has this directory."""
         return self._files.is_running()
+
+    def is_application(self) -> bool:
+        """Return whether the service is, or was, an application of YARN; its record says which."""
+        return self._files.job_json.exists()
 
     def security(self, *, between_hosts: bool) -> Security:
         """Return how the service listens: on a Unix socket, or with certificates, which are made where there are none.

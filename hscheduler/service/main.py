@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cache
@@ -31,6 +31,7 @@ from hscheduler.service.observer import Observer, Take
 from hscheduler.service.server import SchedulerService
 from hscheduler.service.sweeps import Sweeps
 from hscheduler.spec import ClusterSpec
+from hscheduler.yarn.nodes import Machine
 
 #: Calls and streams at the same time; a further one is refused.
 MOST_CALLS = 256
@@ -217,6 +218,8 @@ class Service:
     settings : ServiceSettings
     observe : callable, optional
         Called with every event, on the scheduler's thread.
+    machines : callable, optional
+        Returns the machines of a cluster whose nodes come and go, as of :class:`YarnNodes`; default: they do not.
     record : SchedulerRecord, optional
         By default the file of the directory; closed with this.
 
@@ -233,6 +236,7 @@ class Service:
         directory: ServiceDir,
         settings: ServiceSettings,
         observe: Take | None = None,
+        machines: Callable[[], Sequence[Machine]] | None = None,
         record: SchedulerRecord | None = None,
     ) -> None:
         self._lock = directory.lock()
@@ -259,8 +263,8 @@ class Service:
                 raise error if header is None or not is_own else _way_out(directory, header.tag, error) from error
             undo.callback(self.scheduler.close, leave=True)
             self._nodes: YarnNodes | None = None
-            if on_yarn(live.job_settings):
-                self._nodes = YarnNodes.of_environment(self.scheduler, self.cluster)
+            if machines is not None:
+                self._nodes = YarnNodes(self.scheduler, self.cluster, machines)
                 undo.callback(self._nodes.close)
             self.sweeps = Sweeps(self.scheduler, self.cluster)
             self.observer.wake, self.observer.name_of = self.sweeps.wake, self._name_of

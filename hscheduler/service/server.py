@@ -15,7 +15,6 @@ from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.codec import spelt
 from hscheduler.core.jobs import Direction
-from hscheduler.live.on_yarn import job_check
 from hscheduler.live.results import open_model, own_report
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import Submission
@@ -84,9 +83,6 @@ class SchedulerService(HSchedulerServicer):
         point, sweep = _object(request.point_json or "{}", "point"), request.sweep or ALONE
         if not request.job_id:
             raise ConfigError("job id is empty, but must be one that was never used with this scheduler")
-        if self._known(request.job_id) is None:
-            with job_check(self._scheduler.settings.job_settings) as check:
-                check(spec)
         with self._submitting:
             known = self._known(request.job_id)
             if known is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from eps.errors import ConfigError
 from hscheduler.live.checks import check_sweep, working
-from hscheduler.live.on_yarn import job_check
+from hscheduler.live.on_yarn import check_place
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import attempt_id
@@ -82,8 +82,7 @@ class Sweeps:
                 # Who waits for the answer does not wait for all of the data to be read.
                 spec = self._spec(tables)
                 check_sweep(spec, reads_data=False)
-                with job_check(scheduler.settings.job_settings) as check:
-                    working(spec, check)
+                working(spec, lambda job: check_place(job, scheduler.settings.job_settings))
             sweep = self._sweep(name, tables)
             try:
                 # The longest that there may be.

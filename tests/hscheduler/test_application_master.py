@@ -19,13 +19,15 @@ from eps.net.security.certificates import make_certificates
 from eps.storage.local import LocalStorage
 from hscheduler.application import am
 from hscheduler.application.am import STATE
-from hscheduler.application.orders import SWEEP_FOLDER, SweepOrders
+from hscheduler.application.orders import SERVICE_FOLDER, ServiceOrders
+from hscheduler.application.submit import settings_of
 from hscheduler.spec import Spec
 from tests.fakes.storage import SharedFolder
 from tests.fakes.yarn import FakeYarn
 
 pytest.importorskip("requests")
 TABLES = {"cluster": {"container_memory": "512MiB"}, "job": {"data": "sklearn:digits", "workers": 1, "servers": 1}}
+ORDERS = ServiceOrders(settings_of(Spec.of(TABLES), "static"), Spec.of(TABLES).tables())
 END = (0, "finished", "1 of 1 trials finished")
 
 
@@ -57,35 +59,34 @@ class Master:
     def __init__(self, folder: Path) -> None:
         self.yarn, self.shared = FakeYarn(), DeadlyStorage(folder / "shared")
         self._folder = folder
-        sweep = folder / SWEEP_FOLDER
+        sweep = folder / SERVICE_FOLDER
         make_certificates(sweep)
 
     def run(self) -> int:
         yarn = Yarn(*self.yarn.clients())
         orders = MasterOrders("webhdfs://namenode:1/eps/sweeps/one", "python", {}, {})
-        tables = Spec.of(TABLES).tables()
-        return am.serve(orders, SweepOrders("static", tables), "127.0.0.1", self._folder, yarn, self.shared)
+        around = am.Surroundings("127.0.0.1", self._folder, self.shared, list, None, "attempt-000001")
+        return am.serve(orders, ORDERS, yarn, around)
 
 
 @pytest.fixture
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let every sweep end at once, and leave what one leaves; return one item for each attempt that has run one."""
+    """Let every sweep end at once, and leave what one leaves; return the attempts that have run one."""
     found: list[str] = []
 
     class EndedAtOnce:
-        def __init__(self, sweep: Any, resources: Any, broker: Any, place: Any, shared: Any, *of: str) -> None:
-            self._shared = shared
+        def __init__(self, orders: Any, resources: Any, broker: Any, place: Any, around: am.Surroundings) -> None:
+            self._shared, self._attempt = around.shared, around.attempt
             self.superseded = threading.Event()
 
         def run(self, directory: Any) -> tuple[int, str, str]:
-            found.append("ran")
+            found.append(self._attempt)
             for name in (CHECKPOINTS, STATE):
-                with self._shared.write(f"{name}/file") as file:
+                with self._shared.write(f"{name}/{self._attempt}/file") as file:
                     file.write(b"state")
             return END
 
     monkeypatch.setattr(am, "Application", EndedAtOnce)
-    monkeypatch.setenv(am.CONTAINER, "container_1700_0001_01_000001")
     return found
 
 
@@ -99,9 +100,9 @@ def test_a_sweep_that_has_ended_is_not_run_again_where_its_master_was_lost_befor
 ) -> None:
     with pytest.raises(KilledError):
         master.run()
-    assert master.yarn.ended is None and master.shared.names(STATE) == ["file"]
+    assert master.yarn.ended is None and master.shared.names(STATE) == ["attempt-000001"]
     assert master.run() == 0
-    assert sweeps == ["ran"]
+    assert sweeps == ["attempt-000001"]
     assert master.yarn.ended == (FinalStatus.SUCCEEDED, "1 of 1 trials finished", "")
 
 
@@ -130,6 +131,7 @@ def test_what_yarn_leaves_whom_it_preempts_is_read_as_the_resourcemanager_reads_
         "hadoop.session": SimpleNamespace(HadoopSession=HadoopOfNobody),
         "cluster.yarn.hadoop.files": SimpleNamespace(HadoopFiles=lambda session: None),
         "cluster.yarn.log_storage": SimpleNamespace(HadoopLogStorage=lambda files, shared: shared),
+        "cluster.yarn.hadoop.client": SimpleNamespace(HadoopClient=lambda session: None),
         "cluster.yarn.hadoop.master": SimpleNamespace(open_master=lambda session: (None, None)),
         "hadoop.tokens": SimpleNamespace(tokens_for_containers=lambda session: b""),
     }
@@ -137,6 +139,9 @@ def test_what_yarn_leaves_whom_it_preempts_is_read_as_the_resourcemanager_reads_
         monkeypatch.setitem(sys.modules, f"eps.{name}", module)
     monkeypatch.setattr(am, "open_storage", LocalStorage)
     said: list[Any] = []
-    monkeypatch.setattr(am, "serve", lambda *given: said.append(given[4].preemption_wait_ms) or 0)
-    assert am.run(MasterOrders(str(tmp_path), "python", {}, {}), SweepOrders("static", TABLES), "h", tmp_path) == 0
+    monkeypatch.setattr(am, "serve", lambda *given: said.append(given[2].preemption_wait_ms) or 0)
+    monkeypatch.setenv(am.CONTAINER, "container_1700_0001_01_000001")
+    (tmp_path / SERVICE_FOLDER).mkdir()
+    (tmp_path / SERVICE_FOLDER / "orders.json").write_bytes(ORDERS.to_bytes())
+    assert am.run(MasterOrders(str(tmp_path), "python", {}, {}), "h", tmp_path) == 0
     assert said == ["45000"]

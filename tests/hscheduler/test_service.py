@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 from eps.errors import ConfigError, DeadlineError, PeerUnavailableError
-from eps.hadoop.conf import HadoopConf
+from eps.job.yarn import within
 from eps.spec.job_spec import JobSpec
 from eps.system.waits import wait_for
 from hscheduler import cli
-from hscheduler.cli.commands import remote
+from hscheduler.cli.commands import sweep
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
-from hscheduler.live.on_yarn import container_settings
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import Sweep
@@ -35,7 +34,6 @@ from hscheduler.service.server import SchedulerService
 from hscheduler.service.sweeps import Sweeps
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import ClusterSpec, Spec
-from tests.fakes.telling_yarn import TellingYarn
 from tests.hscheduler.world import FakeLive, World
 from tests.threads import SeenLock, at_once
 
@@ -86,27 +84,25 @@ def test_a_sweep_has_one_thread_however_often_it_is_taken_up(scheduler: LiveSche
     assert list(sweeps._threads.values()) == [thread]
 
 
-def test_what_yarn_would_not_take_is_no_sweep_of_a_service_there(
-    directory: ServiceDir, world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("on", "of_all"), [("yarn", {}), ("local", {"on": "yarn"})])
+def test_a_job_on_yarn_is_none_of_a_service_that_is_no_application(
+    directory: ServiceDir, world: World, on: str, of_all: dict[str, str]
 ) -> None:
-    yarn = TellingYarn()
-    monkeypatch.setattr("hscheduler.live.on_yarn.environment_configuration", HadoopConf)
-    monkeypatch.setattr("hscheduler.live.on_yarn.open_client", lambda conf: yarn)
     cluster = ClusterSpec(container_memory="512MiB")
-    settings = LiveSettings(job_settings=container_settings(cluster))
-    with LiveScheduler(cluster.capacities(), settings) as scheduler:
+    with LiveScheduler(cluster.capacities(), LiveSettings(job_settings=of_all)) as scheduler:
         sweeps = Sweeps(scheduler, cluster)
         service = SchedulerService(scheduler, cluster, NewsBoard(), sweeps)
-        wrong = {"data": __file__, "queue": "nope", "workers": 1, "servers": 1}
+        wrong = {"data": __file__, "on": on, "workers": 1, "servers": 1}
         for submit in (
             lambda: sweeps.run("a", {**TABLES, "job": wrong}),
             lambda: service.SubmitJob(pb.SubmitJobRequest(job_id="one", settings_json=json.dumps(wrong)), ANYBODY),
         ):
-            with pytest.raises(ConfigError, match="queue is 'nope', but the cluster has no queue of that name"):
+            with pytest.raises(ConfigError, match="start one on YARN by hscheduler serve --on yarn"):
                 submit()
         assert not scheduler.registry.tables and not scheduler.look_ups.submissions()
-        service.SubmitJob(pb.SubmitJobRequest(job_id="one", settings_json=json.dumps({**wrong, "queue": "default"})),
-                          ANYBODY)  # fmt: skip
+        place: Any = object()
+        with within.standing(place):
+            service.SubmitJob(pb.SubmitJobRequest(job_id="one", settings_json=json.dumps(wrong)), ANYBODY)
         assert [each.job_id for each in scheduler.look_ups.submissions()] == ["one"]
 
 
@@ -545,7 +541,7 @@ def test_who_submits_a_sweep_again_after_its_end_is_told(
             asked.append("watch")
             return iter(())
 
-    monkeypatch.setattr(remote, "client_of", lambda args: Client())
+    monkeypatch.setattr(sweep, "client_of", lambda args: Client())
     path = tmp_path / "sweep.toml"
     path.write_text("[sweep]\ntrials = 3\n[job]\nstretch_s = 0.01\n")
     words = ["sweep", str(path), "--state", str(tmp_path)]

@@ -63,9 +63,8 @@ def test_what_no_cluster_can_do_is_said_before_anything_is_done(refused: Refused
         assert said.startswith("eps: ") and said.count("\n") == 1 and sentence in said, said
 
 
-@pytest.mark.parametrize("shape", ["applications", "one-application"])
 def test_a_sweep_of_which_yarn_takes_no_trial_is_refused_before_any_begins(
-    on_yarn: Hadoop, tmp_path: Path, capsys: pytest.CaptureFixture[str], shape: str
+    on_yarn: Hadoop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for size, setting, sentence in (
         (
@@ -80,7 +79,7 @@ def test_a_sweep_of_which_yarn_takes_no_trial_is_refused_before_any_begins(
         file = tmp_path / "sweep.toml"
         job = f'[job]\ndata = "sklearn:digits"\nmodel = "softmax"\n{setting}\n'
         file.write_text(f'[cluster]\ncontainer_memory = "{size}"\n[sweep]\ntrials = 1\n{job}')
-        assert hscheduler(["sweep", str(file), "--on", "yarn", "--as", shape]) == 2
+        assert hscheduler(["sweep", str(file), "--on", "yarn"]) == 2
         said = capsys.readouterr()
         assert not said.out and said.err.count("\n") == 1 and sentence in said.err, said
 

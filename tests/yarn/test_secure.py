@@ -187,6 +187,42 @@ def test_the_page_of_a_job_is_shown_to_its_owner_only(secure: Secure, tmp_path: 
         assert job.wait(2 * PATIENCE_S)["state"] == "killed"
 
 
+SWEEP = """
+[cluster]
+container_memory = "512MiB"
+[sweep]
+trials = 3
+algorithm = "random"
+feedback_iteration = 10
+[space]
+learning_rate = { loguniform = [1e-3, 1] }
+[job]
+data = "sklearn:digits"
+model = "softmax"
+test = "0.2"
+iterations = 30
+workers = 1
+servers = 1
+"""
+
+
+def test_a_sweep_is_one_application_that_asks_yarn_by_its_token(secure: Secure, tmp_path: Path) -> None:
+    file, report = tmp_path / "sweep.toml", tmp_path / "report.json"
+    file.write_text(SWEEP)
+
+    def sweep(*words: str) -> tuple[dict[str, Any], str]:
+        code = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
+        line = [sys.executable, "-c", code, "sweep", str(file), "--report", str(report), "--plain", *words]
+        done = subprocess.run(line, capture_output=True, text=True, env=dict(secure.env), timeout=4 * PATIENCE_S)
+        assert done.returncode == 0, done.stderr
+        return json.loads(report.read_text()), done.stdout
+
+    there, told = sweep("--on", "yarn")
+    assert "trial-3 gives early feedback" in told
+    here, _ = sweep("--quiet")
+    assert [(t["phase"], t["loss"]) for t in there["trials"]] == [(t["phase"], t["loss"]) for t in here["trials"]]
+
+
 @pytest.mark.parametrize("kind", ["java", REST])
 def test_without_a_ticket_it_is_said_what_to_do(secure: Secure, kind: str) -> None:
     done = secure.eps("run", "--on", "yarn", "--yarn-client", kind, *WORDS, KRB5_CLIENT_KTNAME="")
