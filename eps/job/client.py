@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from eps.cluster.choice import check_backend
-from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor, kill_supervisor
+from eps.cluster.supervisor.start import JobHandle, WarmSupervisor, kill_supervisor
 from eps.core.reconfig import Change, Operation, Phase
 from eps.errors import (
     ConfigError,
@@ -87,7 +87,7 @@ class Job:
     def __init__(
         self,
         directory: JobDir,
-        handle: SupervisorHandle | None = None,
+        handle: JobHandle | None = None,
         *,
         patience_s: float = GIVE_UP_S,
         is_tied: bool = False,
@@ -679,7 +679,7 @@ class Job:
             self._yarn.tell_to_end("ended at once")
             return False
         if self._handle is not None and self._handle.poll() is None:
-            os.kill(self._handle.pid, signal.SIGKILL)
+            self._handle.kill()
             self._handle.wait(KILL_TIMEOUT_S)
         return True
 

@@ -9,8 +9,8 @@ import pytest
 
 from eps.cli.commands.inspect import LogReader
 from eps.cluster.yarn.application import Application
-from eps.errors import PeerUnavailableError, ResourceError
-from eps.job.yarn.logs import LiveLogs, contents, fetch_logs
+from eps.errors import PeerUnavailableError
+from eps.job.yarn.logs import LiveLogs, contents
 from eps.storage.jobdir import JobDir, create_job_dir
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
 
@@ -130,9 +130,3 @@ def test_a_file_that_comes_in_pieces_is_what_the_node_says_how_long_it_is() -> N
         assert b"".join(contents(pieces)) == b"half\na line"
     with pytest.raises(ValueError, match="no length"):
         list(contents(iter([b"LogContents:\n"])))
-
-
-def test_of_one_that_has_ended_the_command_that_shows_its_logs_is_told(cluster: Cluster, job: JobDir) -> None:
-    cluster.has()
-    with pytest.raises(ResourceError, match=f"yarn logs -applicationId {ID}"):
-        fetch_logs(job)

@@ -18,7 +18,7 @@ from eps.cluster.supervisor.process import MASTER
 from eps.cluster.yarn.application import Application
 from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.rest import user_name
-from eps.errors import ConfigError, PeerUnavailableError, ResourceError, StorageError
+from eps.errors import ConfigError, PeerUnavailableError, StorageError
 from eps.hadoop.conf import read_configuration
 from eps.hadoop.kerberos import HttpAuth
 from eps.job.status import LOGS_COMMAND, attempt_of
@@ -215,26 +215,3 @@ def contents(pieces: Iterator[bytes]) -> Iterator[bytes]:
             left, held = int(length[1]), rest
         yield held[:left]
         left, held = max(0, left - len(held)), b""
-
-
-def fetch_logs(job: JobDir) -> list[str]:
-    """Bring the logs of an application that runs into a job's directory; return their names.
-
-    Raises
-    ------
-    ConfigError
-        As of :class:`LiveLogs`.
-    ResourceError
-        It has no container any more.
-    RpcError, StorageError
-        As of :meth:`LiveLogs.bring`.
-    """
-    live = LiveLogs(job)
-    try:
-        if not live.bring():
-            application = Application.read(job)
-            told = LOGS_COMMAND.format(application.application_id) if application is not None else "yarn logs"
-            raise ResourceError(f"no container of {job.name} runs: {told} shows what they wrote")
-    finally:
-        live.close()
-    return sorted(path.stem for path in job.logs.glob("*.log"))

@@ -193,15 +193,18 @@ def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Applicati
     try:
         orders = with_job(prepared, common_orders(conf, spec, shared, client), shared, home)
         tokens = client.obtain_tokens(file_systems_of(home, spec, detached_places(job).values()))
+        launch = launch_of("eps.job.yarn.am", orders, orders.files, tokens)
         submission = Submission(
             name=job.name,
-            launch=launch_of("eps.job.yarn.am", orders, orders.files, tokens),
+            launch=dataclasses.replace(launch, access=spec.access()),
             resource=resource_of(spec, "master"),
             queue=spec.queue,
             tags=tags_of(spec),
             label=spec.by_role("label", "master"),
             max_attempts=MOST_ATTEMPTS,
             failures_valid_s=FAILURES_VALID_S,
+            priority=spec.priority if spec.priority >= 0 else None,
+            lifetime_s=spec.lifetime_s or None,
         )
         application = Application(application_id, str(shared), conf.source)
         submit_noted(client, job, application, submission)
