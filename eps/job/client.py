@@ -782,7 +782,7 @@ def find_directory(name: str) -> JobDir:
     except JobNotFoundError as error:
         if not os.environ.get("HADOOP_CONF_DIR"):
             raise
-        from eps.job.yarn.remote import restore
+        from eps.job.yarn.elsewhere import restore
 
         return restore(name, error)
 

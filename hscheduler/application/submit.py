@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eps.cluster.yarn.application import Application
-from eps.cluster.yarn.checks import Cluster, check_job
+from eps.cluster.yarn.checks import Cluster, check_file_systems, check_job, file_systems_of, home_of
 from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.shipping import packed
-from eps.cluster.yarn.staging import check_file_systems, file_systems_of, home_of
 from eps.cluster.yarn.types import LocalFile, Resource, Submission, Visibility
 from eps.errors import ConfigError
 from eps.hadoop.conf import HadoopConf

@@ -13,7 +13,7 @@ import pytest
 
 from eps.cli import main
 from eps.cluster.yarn.application import staged_name
-from eps.job.yarn import remote
+from eps.job.yarn import elsewhere
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
 
 APP = "application_1700000000000_0007"
@@ -89,7 +89,7 @@ def test_configuration_that_is_none_does_not_hide_that_there_is_no_such_job(
 def test_cluster_that_is_silent_is_waited_for_shortly(
     cluster: FakeResourceManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(remote, "FIND_S", 0.05)
+    monkeypatch.setattr(elsewhere, "FIND_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         (tmp_path / "conf" / "yarn-site.xml").write_text(SITE.format(address))

@@ -237,7 +237,7 @@ def test_what_a_sweep_that_yarn_has_forgotten_has_left_comes_here_and_stays_ther
         for path in [path for path in hdfs.nodes if path.endswith(ENDED_FILE)]:
             del hdfs.nodes[path]
 
-    monkeypatch.setattr("eps.job.yarn.inquiry.FORGOTTEN_S", 0.0)
+    monkeypatch.setattr("eps.job.yarn.remote.FORGOTTEN_S", 0.0)
     yarn.after_submission = leave_no_word
     yarn.said = [JobNotFoundError("no such application")]
     assert sweep(tmp_path) == 1

@@ -3,35 +3,30 @@
 The job's directory names its application and the folder that its processes share
 (:class:`~eps.cluster.yarn.application.Application`).  YARN says how the job is, and the job master does while it
 listens; how it ended, its master leaves in that folder.  The first client that sees the end notes it in the directory:
-from then on the cluster need not be asked.  A directory that was lost, or is on another machine, is made again from the
-folder.
+from then on the cluster need not be asked.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from eps.cluster.yarn.application import (
-    CHECKPOINTS,
     COPY_BYTES,
     ENDED_FILE,
-    JOB_ARCHIVE,
     RESULTS,
     Application,
-    home_location,
     papers_of,
-    staged_pattern,
 )
 from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.outcome import outcome, word_of
-from eps.cluster.yarn.shipping import unpack_job
 from eps.cluster.yarn.types import ApplicationReport
 from eps.core.types import Address
 from eps.errors import (
@@ -43,20 +38,25 @@ from eps.errors import (
     PlanError,
     StorageError,
 )
-from eps.hadoop.conf import environment_configuration, read_configuration
+from eps.hadoop.conf import read_configuration
 from eps.job.status import UNREACHABLE, waiting_status
-from eps.job.yarn.inquiry import Inquiry, described, listens, place_of
 from eps.spec.results import deliver_detached
-from eps.spec.runtime import Runtime
 from eps.storage.api import Storage
 from eps.storage.atomic import atomic_writer, read_json, write_bytes_atomic, write_json_atomic
-from eps.storage.claims import Claim, owner_of, remove_claimed, signed_by
-from eps.storage.jobdir import JobDir, JobLock, job_dir
-from eps.storage.locations import RemotePath, open_storage
+from eps.storage.claims import remove_claimed
+from eps.storage.jobdir import JobDir, JobLock
+from eps.storage.locations import open_storage
 from eps.storage.record import End, Phase
 
 logger = logging.getLogger(__name__)
 
+#: An application that a ResourceManager which answers does not know is given up after this long.
+FORGOTTEN_S = 30.0
+#: A process that does not take a connection within this long does not listen.
+CONNECT_S = 1.0
+#: In the diagnostics of an application that waits: when they were written, and the label of its master.
+_LOOKED_AT = re.compile(r"\[[^\[\]]*\b\d\d:\d\d:\d\d\b[^\[\]]*\]")
+_LABEL = re.compile(r"AM Partition = ([\w-]+)")
 #: How often YARN is asked: while no job master listens, and then less and less often.
 ASK_S, ASK_SELDOM_S = 0.2, 2.0
 #: YARN is told again to end an application that has not ended: a ResourceManager that fails may have forgotten it.
@@ -67,10 +67,92 @@ ENDED_S, SILENT_S = 60.0, 15.0
 NOTICED_S = 1.0
 #: A file system that does not answer is waited for this long, by commands that only look.
 PATIENCE_S = 10.0
-#: Somebody mistyped a name, and waits.
-FIND_S = 2.0
-#: States of applications that have not ended.
-_LIVE = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING")
+
+
+class Inquiry:
+    """Asks YARN after one application.
+
+    Parameters
+    ----------
+    client : Client
+    application_id : str
+    """
+
+    def __init__(self, client: Client, application_id: str) -> None:
+        self._client = client
+        self._application_id = application_id
+        #: Since when it has not known the application in every answer, without one that failed to come.
+        self._unknown_since_s: float | None = None
+        self._is_unknown = False
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether YARN did not know the application when it last answered: it may run all the same."""
+        return self._is_unknown
+
+    def report(self) -> ApplicationReport:
+        """Return what YARN says; of an application that it has not known for :data:`FORGOTTEN_S`, that it has failed.
+
+        A ResourceManager that is away meanwhile is another one when it is back, and has as long again.
+
+        Raises
+        ------
+        JobNotFoundError
+            YARN does not know it, for less than that: a ResourceManager that starts again may know it soon.
+        EpsError
+            YARN cannot be asked now.
+        """
+        try:
+            found = self._client.report(self._application_id)
+        except JobNotFoundError:
+            now_s, self._is_unknown = time.monotonic(), True
+            if self._unknown_since_s is None:
+                self._unknown_since_s = now_s
+            if now_s - self._unknown_since_s < FORGOTTEN_S:
+                raise
+            return _forgotten(self._application_id)
+        except EpsError:
+            self._unknown_since_s = None
+            raise
+        self._unknown_since_s, self._is_unknown = None, False
+        return found
+
+
+def _forgotten(application_id: str) -> ApplicationReport:
+    said = "YARN does not know the application any more: its ResourceManager has lost its state"
+    return ApplicationReport(application_id, "", "EPS", "", "", "FAILED", "FAILED", said, "", -1, "", 0.0, (), 0, 0, 0)
+
+
+def why_waiting(diagnostics: str) -> str:
+    """Return what YARN says an application waits for, in one line: a limit of its queue, or room for its master.
+
+    YARN also tells when it last looked, and the figures of that moment: both change all the time.
+    """
+    said, _, details = " ".join(_LOOKED_AT.sub("", diagnostics).split()).partition(" Details :")
+    label = _LABEL.search(details)
+    return said.rstrip(".") + (f" (nodes labelled {label[1]!r})" if label is not None else "")
+
+
+def place_of(report: ApplicationReport) -> Address | None:
+    """Return where a job master listens, by YARN's word; None where none does."""
+    if report.state != "RUNNING" or not report.host or report.rpc_port <= 0:
+        return None
+    return Address(report.host, report.rpc_port)
+
+
+def described(report: ApplicationReport) -> str:
+    """Return how an application is, with YARN's word on why."""
+    why = why_waiting(report.diagnostics)
+    return f"application {report.application_id} is {report.state}" + (f": {why}" if why else "")
+
+
+def listens(place: Address) -> bool:
+    """Return whether somebody listens at an address."""
+    try:
+        with socket.create_connection((place.host, place.port), CONNECT_S):
+            return True
+    except OSError:
+        return False
 
 
 class YarnJob:
@@ -392,109 +474,3 @@ def settle(job: JobDir) -> None:
                 f"job {job.name!r} is running ({application.application_id}): only one that has stopped can be "
                 "started again"
             )
-
-
-# ---- jobs of which this machine has no directory
-
-
-def restore(name: str, unknown: JobNotFoundError) -> JobDir:
-    """Make the directory of a job again from what its application has on the cluster of ``HADOOP_CONF_DIR``.
-
-    Parameters
-    ----------
-    name : str
-    unknown : JobNotFoundError
-        Says that there is no such directory.
-
-    Raises
-    ------
-    JobNotFoundError
-        ``unknown``, with what YARN has of that name: the cluster has no folder of such a job of this user.
-    StorageError
-        The directory cannot be made.
-    """
-    live: list[ApplicationReport] = []
-    try:
-        conf = environment_configuration()
-        with closing(YarnClient(conf, FIND_S)) as client:
-            with suppress(EpsError):
-                live = _live(client, name)
-            home = home_location(conf, client.user)
-        folder = home / "jobs" / _latest_staged((home / "jobs").storage(patience_s=FIND_S, conf=conf).names(""), name)
-        with folder.storage(patience_s=PATIENCE_S, conf=conf).read(JOB_ARCHIVE) as file:
-            content = file.read()
-    except EpsError:
-        raise JobNotFoundError(f"{unknown}{_told_of(name, live)}") from None
-    job = job_dir(name)
-    unpack_job(content, job)
-    with JobLock(job.lock):
-        # Paths within the directory are other ones here.
-        runtime = Runtime.of_job(job).within(job.path)
-        job.note(runtime=runtime.to_values())
-        if runtime.spec.checkpoint_dir == str(home / CHECKPOINTS):
-            Claim(str(home / CHECKPOINTS / name), runtime.owner, conf.source).write(job)
-        Application(folder.name.removeprefix(f"{name}-"), str(folder), conf.source).write(job)
-    logger.warning("%s was made again from %s", job.path, folder)
-    return job
-
-
-def _latest_staged(names: Collection[str], name: str) -> str:
-    """Return the folder of the latest application of a job's name.
-
-    Raises
-    ------
-    JobNotFoundError
-        There is none.
-    """
-    numbered = re.compile(rf"{re.escape(name)}-application_(\d+)_(\d+)", re.ASCII)
-    found = {(int(match[1]), int(match[2])): each for each in names if (match := numbered.fullmatch(each))}
-    if not found:
-        raise JobNotFoundError(f"no job {name!r}")
-    return found[max(found)]
-
-
-def _live(client: Client, name: str) -> list[ApplicationReport]:
-    return [found for found in client.applications(states=_LIVE) if found.name == name]
-
-
-def _told_of(name: str, found: Sequence[ApplicationReport]) -> str:
-    """Return what YARN has of a job's name and how that is ended, as the end of a sentence; empty for nothing."""
-    if not found:
-        return ""
-    listed = ", ".join(f"{each.application_id} (of {each.user}, {each.state.lower()})" for each in found)
-    ends = "; ".join(f"yarn application -kill {each.application_id}" for each in found)
-    # In quotes, as a shell must not take it for files here.
-    theirs = f"'.eps/jobs/{staged_pattern(name)}' .eps/checkpoints/{name}"
-    return f"; but YARN has {listed} of that name: {ends} ends it, and what it has on HDFS ({theirs}) stays then"
-
-
-def check_not_running(name: str, checkpoints: RemotePath, client: Client) -> None:
-    """Refuse a name that a job still has which YARN runs, though its directory here was removed.
-
-    Its checkpoints would go with the name: whoever is to have them is taken for what it was here before.
-
-    Parameters
-    ----------
-    name : str
-    checkpoints : RemotePath
-        Where EPS has the checkpoints of all jobs of this user.
-    client : Client
-
-    Raises
-    ------
-    ConfigError
-        No job may have that name.
-    JobExistsError
-        There is such a job.
-    RpcError, StorageError
-        The cluster, or its file system, cannot be asked.
-    """
-    former = job_dir(name)
-    if former.path.exists() or signed_by(open_storage(checkpoints / name)) != owner_of(former):
-        return
-    found = [each for each in _live(client, name) if each.user == client.user]
-    if found:
-        raise JobExistsError(
-            f"job {name!r} runs as {found[-1].application_id}, though its directory {former.path} was removed, and has "
-            f"its checkpoints in {checkpoints / name}: choose another name, or end it first: eps kill {name}"
-        )

@@ -30,7 +30,7 @@ from eps.cluster.yarn.application import (
     staged_name,
     tags_of,
 )
-from eps.cluster.yarn.checks import Cluster, check_job
+from eps.cluster.yarn.checks import Cluster, check_file_systems, check_job, file_systems_of, home_of
 from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.launch import LOG_STREAMS
@@ -45,14 +45,13 @@ from eps.cluster.yarn.shipping import (
     packed,
     python_environment,
 )
-from eps.cluster.yarn.staging import check_file_systems, file_systems_of, home_of
 from eps.cluster.yarn.types import FileKind, Launch, LocalFile, Submission, Visibility
 from eps.data.publish import publish_dataset
 from eps.errors import ConfigError, EpsError, JobNotFoundError, RpcError, StorageError
 from eps.hadoop.bridge import CLASS_PATH_FILE
 from eps.hadoop.conf import FILES, SCHEDULER_FILE, HadoopConf, environment_configuration, self_contained
 from eps.job.launch import PreparedJob, prepare_job, remove_left
-from eps.job.yarn.remote import check_not_running
+from eps.job.yarn.elsewhere import check_not_running
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import detached_places
