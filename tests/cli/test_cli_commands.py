@@ -338,6 +338,22 @@ def test_who_interrupts_a_job_that_yarn_does_not_end_is_told_who_goes_on(
     assert capsys.readouterr().err == "eps: job 'fake' has not ended: eps kill fake tries again\n"
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_job_on_yarn_as_an_interrupt_does(
+    fake: FakeJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """YARN does not know that the process of its client has ended."""
+
+    def watch(job: Job, **_: Any) -> Any:
+        os.kill(os.getpid(), number)
+        pytest.fail("it goes on")
+
+    monkeypatch.setattr(Job, "watch", watch)
+    monkeypatch.setattr(Job, "start_request", lambda request, **_: Job(fake.dir))
+    assert main(["run", "--on", "yarn", "--name", "fake", "--data", "sklearn:digits"]) == 130
+    assert [(method, request.reason) for method, request in fake.master.asked] == [("Kill", "interrupted")]
+
+
 def test_who_removes_the_folder_of_a_running_job_is_told_that_and_not_to_resume_it(
     fake: FakeJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ from eps.spec.file import RunRequest
 from eps.storage.claims import Claim, owner_of
 from eps.storage.jobdir import JobDir, JobLock
 from eps.storage.record import Phase
+from eps.system.waits import wait_for
 from tests.cluster.submission_world import ROWS
 from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
@@ -194,6 +195,16 @@ def test_where_its_master_left_no_word_yarns_counts(world: World, state: str, fi
         assert "did not leave its model: eps resume a9a" in status["reason"]
     report = json.loads(world.job.report.read_text())
     assert (report["state"], report["reason"]) == (expected, status["reason"])
+
+
+def test_of_a_job_whose_master_left_nothing_it_is_told_how_far_it_was_when_it_was_seen_last(world: World) -> None:
+    world.says("RUNNING", amRPCAddress="127.0.0.1:1", progress=50.0)
+    with Job.find("a9a") as job:
+        assert job.running
+        world.says("KILLED", "KILLED", diagnostics="killed by user ada")
+        wait_for(lambda: not job.running, 20.0, "its end")
+        status = job.status()
+    assert (status["state"], status["clock"], status["workers"]) == ("killed", 4, 3) and status["as_of_s"] > 0
 
 
 def test_while_its_folder_cannot_be_read_its_end_is_not_noted(

@@ -7,7 +7,7 @@ import dataclasses
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -119,7 +119,13 @@ def _run_folds(request: RunRequest, quiet: bool) -> int:
 
 def _attached(request: RunRequest, stream: TextIO, quiet: bool) -> tuple[dict[str, Any], int]:
     """Train one job to its end; return its report and the exit code."""
-    return _to_its_end(_started(request, stream, quiet), request, stream, quiet)
+    with _heard(request.spec.on):
+        return _to_its_end(_started(request, stream, quiet), request, stream, quiet)
+
+
+def _heard(runs_on: str) -> AbstractContextManager[None]:
+    """Have SIGTERM and SIGHUP interrupt a job on YARN, which does not end by itself with this process."""
+    return interrupt.by_others_too() if runs_on == "yarn" else nullcontext()
 
 
 def resume(args: argparse.Namespace) -> int:
@@ -145,13 +151,15 @@ def resume(args: argparse.Namespace) -> int:
         if value is not None and value < 1:
             raise ConfigError(f"{name} is {value}, but must be at least 1")
     workers, servers = args.workers or 0, args.servers or 0
-    with _told_of_start(args.name, "yarn" if is_on_yarn(directory) else "", detach=args.detach):
-        job = Job.resume(
-            args.name, workers=workers, servers=servers, python=args.python, detach=args.detach, on_begin=begin
-        )
-    if args.detach:
-        return _leave(job)
-    report, code = _to_its_end(job, request, sys.stdout, args.quiet)
+    runs_on = "yarn" if is_on_yarn(directory) else ""
+    with _heard("" if args.detach else runs_on):
+        with _told_of_start(args.name, runs_on, detach=args.detach):
+            job = Job.resume(
+                args.name, workers=workers, servers=servers, python=args.python, detach=args.detach, on_begin=begin
+            )
+        if args.detach:
+            return _leave(job)
+        report, code = _to_its_end(job, request, sys.stdout, args.quiet)
     _tell_why(report, code)
     return code
 

@@ -323,6 +323,10 @@ class YarnJob:
                 for path, content in papers.items():
                     path.parent.mkdir(exist_ok=True)
                     write_bytes_atomic(path, content, sync=False)
+                if self._progress and not papers:
+                    # No master could tell: what YARN knew of it is the best there is.
+                    known = waiting_status(job, state, reason, self._clock(), round(self._answered_s, 3))
+                    write_json_atomic(job.status_json, known, sync=False)
                 _correct_report(job, state, reason)
                 job.close(end)
         return job.record().end
