@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eps.cluster.yarn.names import NumberedNames
 from eps.core.types import Address
 from eps.errors import AuthenticationError, ConfigError, EpsError, StorageError
 from eps.job.client import Job
@@ -135,8 +134,7 @@ class JobView:
 def view_of(status: Mapping[str, Any], application: Application, feedback_iteration: int) -> JobView | None:
     """Return how the job of an application is, by its status; None where nothing is to be done with it.
 
-    Containers are matched by YARN's own name, where the master tells it, else by the number that they were asked for
-    with.
+    Containers are matched by YARN's own name.
 
     Raises
     ------
@@ -147,9 +145,9 @@ def view_of(status: Mapping[str, Any], application: Application, feedback_iterat
         return None
     members, roles, leaving = {}, {}, set()
     on_their_way_out = {name for change in _changes(status) for name in change["removed"]}
-    by_name, by_number = _by_name(status), _by_number(status)
+    by_name = _by_name(status)
     for held in application.containers:
-        member = by_name.get(held.container_id) or (by_number.get(held.number) if held.number else None)
+        member = by_name.get(held.container_id)
         if member is None:
             # Nobody is in it any more: it has been given back, and YARN has not heard of that yet.
             if by_name and not held.is_master:
@@ -198,19 +196,6 @@ def _in_vain(changes: Sequence[Mapping[str, Any]]) -> tuple[int, str]:
 
 def _by_name(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {str(member["granted"]): member for member in status["members"] if member.get("granted")}
-
-
-def _by_number(status: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-    found = {_number(str(member.get("container", ""))): member for member in status["members"]}
-    return {number: member for number, member in found.items() if number is not None}
-
-
-def _number(container_id: str) -> int | None:
-    """Return the number that a container was asked for with; None for one that is none of YARN's."""
-    try:
-        return NumberedNames().number(container_id)
-    except EpsError:
-        return None
 
 
 class MasterFacts:
