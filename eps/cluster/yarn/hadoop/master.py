@@ -4,6 +4,8 @@ The asynchronous clients cannot be used: their handlers are abstract classes, wh
 synchronous one needs beyond its documentation:
 
 * a request stays in its books after the grant, and the next one asks for it again, until it is removed;
+* it says how many containers it wants of a number; what YARN grants before it has heard that these are fewer, it grants
+  beyond them, and the application master gives that back;
 * ``NMClient`` ends all containers when it is stopped, unless it is told not to;
 * the tokens of nodes are kept for the whole process, unless each pair of clients is given a cache of its own.
 """
