@@ -559,7 +559,7 @@ class Allocation:
                 return
             taken += 1
             request, there = record.request, self._placements[record.request.role]
-            wanted = Resource(request.memory_mb, request.vcores)
+            wanted = Resource(request.memory_mb, request.vcores, there.size.others if there.size is not None else ())
             ask = Ask(0, wanted, there.priority, there.nodes, there.label, there.execution)
             record.phase, record.asked_s = _Phase.ASKED, now_s
             record.ask = self._asks.add(request.container_id, ask)
