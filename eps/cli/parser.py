@@ -65,7 +65,7 @@ _PRUNE_DESCRIPTION = """\
 Remove the directories of jobs that have ended: report, model, checkpoints and logs.
 
 Those that could be resumed are kept, which are all that stopped before their end,
-those on YARN whose results could not be fetched (eps status NAME tries again), those
+those on YARN whose results were not fetched (eps fetch NAME does), those
 with damaged files (--state unreadable or --resumable removes them), and those that
 ended within a minute, whose report somebody may be about to read.  A model that
 hscheduler results is to export has to be exported before.  With a job on YARN goes what
@@ -246,6 +246,16 @@ def _add_inspection(commands: Any) -> None:
     status.add_argument("name", metavar="NAME")
     status.add_argument("--json", action="store_true", help="print JSON")
     _add_jobs(commands)
+    fetch = _command(
+        commands,
+        "fetch",
+        "bring what an ended job on YARN has left to this machine",
+        "inspect:fetch",
+        "eps fetch a9a",
+        text="Bring report and model of a job on YARN that has ended into its folder, EPS_HOME/jobs/NAME, and to where "
+        "eps submit was told to bring them.",
+    )
+    fetch.add_argument("name", metavar="NAME")
     logs = _command(
         commands,
         "logs",

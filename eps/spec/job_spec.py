@@ -34,7 +34,6 @@ PUSHES = ("auto", "dense", "changes")
 WIRES = ("float32", "float16")
 #: Where the processes of a job can run.
 BACKENDS = ("local", "docker", "yarn")
-YARN_CLIENTS = ("auto", "java", "rest")
 EXECUTIONS = ("guaranteed", "opportunistic")
 ROLES = ("worker", "server", "master")
 #: Largest bound of ssp; whoever wants more wants asp.
@@ -277,13 +276,6 @@ class JobSpec:
         group="cluster",
         metavar="URL",
     )
-    yarn_client: str = _option(
-        "auto",
-        "yarn: who asks the cluster: java (Hadoop's own client), rest (its web interfaces, without Java) or auto (java "
-        "where the cluster wants Kerberos, else rest)",
-        group="cluster",
-        metavar="NAME",
-    )
     container_timeout_s: float = _option(
         0.0,
         "yarn: seconds that a container is waited for: then a change of size that needs it is given up; a job that "
@@ -393,7 +385,6 @@ class JobSpec:
         for name, known in (
             ("optimizer", OPTIMIZERS), ("normalize", NORMALIZATIONS), ("on_divergence", ("stop", "continue")),
             ("push", PUSHES), ("van", VANS), ("wire", WIRES), ("on", BACKENDS),
-            ("yarn_client", YARN_CLIENTS),
         ):  # fmt: skip
             value = getattr(self, name)
             if value not in known:

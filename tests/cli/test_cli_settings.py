@@ -35,7 +35,7 @@ def test_each_setting_has_a_flag_that_sets_it() -> None:
         "batch_size": "32", "at": ("5:add-workers=2",), "fold": 1, "folds": 4, "hidden": "7,8",
         "push": "dense", "van": "tcp", "wire": "float32", "checkpoint_every": "30s",
         "member_timeout_s": 4.5, "master_timeout_s": 70.5, "followers": 0, "on": "yarn", "memory_mb": "64,server=128",
-        "vcores": "2", "execution": "worker=opportunistic", "yarn_client": "java",
+        "vcores": "2", "execution": "worker=opportunistic",
         "resource": ("worker=yarn.io/gpu=1",), "acl": ("view=ann,bob",), "priority": 7,
     }  # fmt: skip
     for field in dataclasses.fields(JobSpec):

@@ -293,7 +293,7 @@ def put_report(folder: Path, content: str, encoding: str = "utf-8") -> None:
 def following(client: Any, tmp_path: Path, told: list[str]) -> Following:
     directory = ServiceDir(tmp_path / "service")
     (tmp_path / "shared").mkdir(exist_ok=True)
-    application = Application("application_1_0001", str(tmp_path / "shared"), "conf", "rest")
+    application = Application("application_1_0001", str(tmp_path / "shared"), "conf")
     return Following(application, client, directory, LocalStorage(tmp_path / "shared"), told.append)
 
 
@@ -342,7 +342,7 @@ FOLLOWED = AssertionError("it is followed for ever")
 def test_a_sweep_that_yarn_has_forgotten_ends_by_its_own_word_or_as_one_that_may_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_over: bool
 ) -> None:
-    monkeypatch.setattr("eps.job.yarn.inquiry.FORGOTTEN_S", 0.1)
+    monkeypatch.setattr("eps.job.yarn.remote.FORGOTTEN_S", 0.1)
     found = following(FakeClient(UNKNOWN, UNKNOWN, UNKNOWN, FOLLOWED), tmp_path, [])
     put_report(tmp_path, '{"trials": [1]}')
     if is_over:

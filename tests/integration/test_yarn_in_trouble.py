@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import eps
-from eps.cluster.yarn.application import ENDED_FILE, RESULTS, STATE
+from eps.cluster.yarn.application import ENDED_FILE, PAGE_FILE, RESULTS, STATE
 from eps.cluster.yarn.attempt import SUPERSEDED
 from eps.cluster.yarn.resources import Timing
 from eps.cluster.yarn.types import Resource
@@ -114,6 +114,10 @@ def test_the_master_of_a_submitted_job_brings_to_hdfs_what_goes_there_and_nothin
         report = yarn.report()
         assert json.loads(hdfs.find("/results/r.json").content) == report
     assert not (tmp_path / "m.npz").exists()
+    # What tells how it went, whatever becomes of its client.
+    page = (yarn.shared / RESULTS / PAGE_FILE).read_text()
+    assert f"<h1>{yarn.job.name}: finished</h1>" in page and 'href="report.json"' in page and "refresh" not in page
+    assert "M " in (yarn.shared / RESULTS / "master.log").read_text()
 
 
 def test_a_master_killed_in_every_phase_of_every_plan_changes_no_bit_and_leaks_no_container(

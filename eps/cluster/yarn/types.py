@@ -7,9 +7,11 @@ container only when it grants one.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class Execution(StrEnum):
@@ -251,6 +253,35 @@ class Submission:
     keep_containers: bool = True
     #: The application master is a process that the caller runs, not one in a container.
     unmanaged: bool = False
+
+
+def submission_values(submission: Submission) -> dict[str, Any]:
+    """Return a submission as values of JSON, for :func:`submission_of`."""
+    values = asdict(submission)
+    values["launch"]["credentials"] = base64.b64encode(submission.launch.credentials).decode("ascii")
+    return values
+
+
+def submission_of(values: Mapping[str, Any]) -> Submission:
+    """Return the submission that :func:`submission_values` has made values of.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        It has not made these.
+    """
+    launch = values["launch"]
+    files = {name: local_file_of(file) for name, file in launch["files"].items()}
+    found = Launch(**{**launch, "files": files, "credentials": base64.b64decode(launch["credentials"])})
+    others = tuple((name, number) for name, number in values["resource"]["others"])
+    resource = Resource(**{**values["resource"], "others": others})
+    return Submission(**{**values, "launch": found, "resource": resource, "tags": tuple(values["tags"])})
+
+
+def local_file_of(values: Mapping[str, Any]) -> LocalFile:
+    """Return the file of which these are the fields, its kinds as words."""
+    kinds = {"kind": FileKind(values["kind"]), "visibility": Visibility(values["visibility"])}
+    return LocalFile(**{**values, **kinds})
 
 
 @dataclass(frozen=True, slots=True)

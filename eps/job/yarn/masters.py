@@ -285,7 +285,7 @@ class _Hosted:
         """Run the job to its end, note that, and return the exit code."""
         alone = _Alone()
         try:
-            self.job.begin(phase=Phase.RUNNING, pid=0, end=None, yarn={"waiting": None})
+            self.job.begin(phase=Phase.RUNNING, pid=0, end=None)
             serve(self.job, alone, ENTRY_POINTS, made=self._made)
         except Exception as error:
             logger.exception("M the job master failed")

@@ -10,18 +10,15 @@ Source: EPS §5.1 and Fig. 12 (each job is an application of its own).  Deviatio
 
 from __future__ import annotations
 
-import io
 import logging
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from eps.cluster.broker.service import Broker
 from eps.cluster.yarn.application import CHECKPOINTS, JOB_ARCHIVE, RESULTS, MasterOrders, role_templates
 from eps.cluster.yarn.launch import RoleTemplate
-from eps.errors import StorageError
+from eps.cluster.yarn.shipping import unpack_job
 from eps.job.entry_points import ENTRY_POINTS
 from eps.job.launch import PreparedJob, prepare_job
 from eps.job.yarn.masters import HostedMaster, MasterHosts
@@ -32,13 +29,12 @@ from eps.spec.runtime import Runtime
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.jobdir import MASTER_FILE, JobDir, jobs_dir
 from eps.storage.locations import RemotePath
-from eps.system.home import DIRECTORY_MODE, make_private
+from eps.system.home import make_private
 
 logger = logging.getLogger(__name__)
 
 #: Of the application's shared folder: a folder for each job, beside that for the checkpoints of all.
 JOBS = "jobs"
-_FILE_MODE = 0o600
 
 
 def role_key(job: str, role: str) -> str:
@@ -174,31 +170,17 @@ class Place:
         names = storage.names("")
         for name in names:
             job = JobDir(jobs_dir() / name)
-            for folder in (job.path, job.logs, job.containers):
-                make_private(folder)
+            make_private(job.path)
             found = storage.names(name)
             if JOB_ARCHIVE in found:
                 with storage.read(f"{name}/{JOB_ARCHIVE}") as file:
-                    _unpack(file.read(), job.path)
+                    unpack_job(file.read(), job)
                 # Paths within the directory are other ones here.
                 job.note(runtime=Runtime.of_job(job).within(job.path).to_values())
             if RESULTS in found and job.report.name in storage.names(f"{name}/{RESULTS}"):
                 with storage.read(f"{name}/{RESULTS}/{job.report.name}") as file:
                     write_bytes_atomic(job.report, file.read(), sync=False)
         return names
-
-
-def _unpack(content: bytes, folder: Path) -> None:
-    """Unpack what :func:`eps.cluster.yarn.shipping.pack_job` has packed, for its user alone."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            for name in archive.namelist():
-                target = folder / name
-                target.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-                target.touch(_FILE_MODE)
-                target.write_bytes(archive.read(name))
-    except (OSError, zipfile.BadZipFile) as error:
-        raise StorageError(f"{folder}: the files of the job cannot be unpacked: {error}") from error
 
 
 _here: Place | None = None
