@@ -14,8 +14,9 @@ LIFETIME_S = 20.0
 
 
 def test_an_application_has_its_priority_and_ends_with_its_lifetime(on_yarn: Hadoop) -> None:
-    options = {"priority": 3, "lifetime_s": LIFETIME_S, "acl": ("view=ann,bob", "modify=ann operators")}
-    with Job.start(**{**JOB, "iterations": 1_000_000, **options, "yarn_client": "java"}, on="yarn", name="brief") as job:
+    rights = ("view=ann,bob", "modify=ann operators")
+    options = {**JOB, "iterations": 1_000_000, "priority": 3, "lifetime_s": LIFETIME_S, "acl": rights}
+    with Job.start(**options, on="yarn", yarn_client="java", name="brief") as job:
         path = f"/ws/v1/cluster/apps/{application_of(job)}"
         assert on_yarn.rest(path)["app"]["priority"] == 3
         (timeout,) = on_yarn.rest(f"{path}/timeouts")["timeouts"]["timeout"]
