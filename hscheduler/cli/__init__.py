@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from eps.cli.arguments import CommandParser, count, given_name
 from eps.cli.exits import EXIT_CODES, run_program
 
-_ON = "where jobs run: local, docker (containers of this host), or yarn (each an application; HADOOP_CONF_DIR's nodes)"
+_ON = "where jobs run: local, docker (containers of this host), or yarn (in one application on HADOOP_CONF_DIR's nodes)"
 
 _TEXT = """\
 H-scheduler decides which running job gets and gives workers and servers, so that
@@ -23,9 +23,9 @@ policy decides.  A terminal shows a table of the trials, which is drawn again as
 without one (or with --plain) every decision is printed with its reason.  What a trial that
 failed wrote last is printed with the failure.  Ctrl-C ends all of them.
 
-With --on yarn --as one-application the sweep is one application of YARN: the scheduler is its
-master, and the workers and servers of all trials are in its containers.  Its page is the
-application's tracking URL, and yarn application -kill ends it.  If its master is lost, YARN starts
+With --on yarn the sweep is one application of YARN: the scheduler is its master, and the
+workers and servers of all trials are in its containers.  Its page is the application's
+tracking URL, and yarn application -kill ends it.  If its master is lost, YARN starts
 it again, and trials that were not over go on from their checkpoints (checkpoint_every, else 30s).
 Where this command is killed, the sweep goes on: --resume follows it again, or fetches what it has
 left when it has ended.
@@ -41,8 +41,8 @@ the points tried at once), trial_timeout_s = 0 (no limit), kill_restart_s = -1 (
 under the policy kill takes what it takes; else so many seconds at least).
 """
 
-_SWEEPS = """List the sweeps that were submitted from here as one application of YARN and whose results are
-not here yet: `hscheduler sweep --resume SWEEP` follows one again, or fetches them.
+_SWEEPS = """List the sweeps that were submitted to YARN from here and whose results are not here yet:
+`hscheduler sweep --resume SWEEP` follows one again, or fetches them.
 """
 
 _COMPARE = """Run a sweep's file under several policies, one after the other, with arrivals at the same
@@ -91,6 +91,13 @@ is submitted is refused.
 
 A journal that this version cannot go on with is refused, with the jobs of it that run.
 --forget ends these (eps resume goes on with one), moves the journal aside, and begins.
+
+With --on yarn the service is an application of YARN: the scheduler is its master, and the
+workers and servers of all jobs are in its containers.  This command submits and follows it:
+Ctrl-C ends it, and brings the reports of its sweeps with the best model of each, and what jobs
+of no sweep have left.  Where this command is killed, or with --detach, it goes on; the same
+command with the same --state follows it again.  If its master is lost, YARN starts it again, and
+jobs that were not over go on from their checkpoints.
 """
 
 _YARN_PLUGIN = """\
@@ -166,17 +173,10 @@ def build_parser() -> argparse.ArgumentParser:
     for each in (sweep, compare):
         each.add_argument("--on", metavar="NAME", help=_ON)
     sweep.add_argument(
-        "--as",
-        dest="shape",
-        metavar="NAME",
-        help="with --on yarn: applications (each trial one; the default), or one-application (the scheduler and all "
-        "trials in it)",
-    )
-    sweep.add_argument(
         "--resume",
         metavar="SWEEP",
-        help="instead of SPEC.toml: follow a sweep again that is one application, or fetch what it has left; by its "
-        "id, which hscheduler sweeps lists, or its application's",
+        help="instead of SPEC.toml: follow a sweep on YARN again, or fetch what it has left; by its id, which "
+        "hscheduler sweeps lists, or its application's",
     )
     for each in (sweep, compare, simulate):
         each.add_argument("--trials", type=int, metavar="N", help="points to try, instead of the file's")
@@ -189,10 +189,10 @@ def build_parser() -> argparse.ArgumentParser:
     sweep.add_argument("--plain", action="store_true", help="print lines, also where there is a terminal to draw on")
     _add_exports(sweep)
     sweeps = commands.add_parser(
-        "sweeps", help="list the sweeps that are one application", description=_SWEEPS, formatter_class=raw
+        "sweeps", help="list the sweeps that were submitted to YARN", description=_SWEEPS, formatter_class=raw
     )
     sweeps.add_argument("--all", action="store_true", help="those whose results are here, too")
-    sweeps.set_defaults(command="application:sweeps")
+    sweeps.set_defaults(command="sweep:sweeps")
     page = commands.add_parser("page", help="draw the page of a report again", description=_PAGE, formatter_class=raw)
     page.add_argument("--out", metavar="PATH.html", required=True, help="where the page goes")
     page.set_defaults(command="results:draw")
@@ -285,6 +285,12 @@ def _add_service(commands: argparse._SubParsersAction[CommandParser], names: str
         "--forget", action="store_true", help="end the jobs of a journal that cannot be gone on with; keep it aside"
     )
     serve.set_defaults(command="serve:serve")
+    serve.add_argument(
+        "--application",
+        metavar="JOB.toml",
+        help="with --on yarn: the application's queue, python, staging, tags, label, as in a job's file",
+    )
+    serve.add_argument("--detach", action="store_true", help="with --on yarn: return as soon as it listens")
     submit = commands.add_parser("submit", help="submit a job to a service", description=_SUBMIT, formatter_class=raw)
     submit.add_argument("job", metavar="JOB.toml", help="settings of eps run")
     submit.add_argument("--name", type=given_name, help="its id; by default one that is new")

@@ -38,7 +38,6 @@ from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Role
 from hscheduler.live.growth import Growth
-from hscheduler.live.last_report import LastReport
 from hscheduler.live.places import Places, Seat, names_of
 from hscheduler.live.standstill import Standstill
 from hscheduler.reports.history import feedback_of, number, some_losses
@@ -493,16 +492,10 @@ class LiveJob:
 
     def _watch(self) -> None:
         job: Job | None = None
-        last = LastReport(self.name, self._end_timeout_s, self._closing)
         try:
-            report: dict[str, Any] | None = None
-            while report is None:
-                if job is not None:
-                    job.close()
-                job = Job.find(self.name)
-                self._follow(job)
-                report = last.of(job, self._seen_clock, is_wanted=not self._is_ended_for_good())
-            self._ended(report)
+            job = Job.find(self.name)
+            self._follow(job)
+            self._ended(job.wait(self._end_timeout_s))
         except Exception as error:
             why = _told(error)
             _log(error, f"{self.name} cannot be watched")

@@ -14,7 +14,7 @@ import pytest
 from eps.cli import main
 from eps.cluster.yarn.application import ENDED_FILE, Application
 from eps.errors import JobExistsError
-from eps.job.yarn.sweeps import REPORT_FILE, list_sweeps, sweeps_dir
+from eps.job.yarn.sweeps import list_sweeps, report_file, sweeps_dir
 from eps.storage.claims import Claim, owner_of
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir, list_jobs, remove_job
 from tests.fakes.records import note_end, note_no_end, note_settings
@@ -217,11 +217,14 @@ def test_a_job_that_may_run_on_the_cluster_is_kept(
     assert capsys.readouterr().err.startswith("done is kept: its application on YARN may run: ")
 
 
-# ---- sweeps that were one application
+# ---- sweeps on YARN
+
+#: What a sweep leaves on the cluster.
+REPORT_FILE = report_file("sweep")
 
 
 class Sweeps:
-    """Makes what ``hscheduler sweep --as one-application`` leaves on this machine and on the cluster."""
+    """Makes what ``hscheduler sweep --on yarn`` leaves on this machine and on the cluster."""
 
     def __init__(self, hdfs: FakeHdfs, rm: FakeResourceManager, conf_dir: Path) -> None:
         self._hdfs, self._rm, self._conf_dir = hdfs, rm, conf_dir

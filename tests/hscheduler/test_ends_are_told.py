@@ -74,9 +74,12 @@ def test_a_terminal_keeps_a_line_of_each_end_above_the_table(monkeypatch: pytest
     screen = SimpleNamespace(tell=told.extend, close=lambda: None)
     monkeypatch.setattr(sweep_command, "Screen", lambda stream, lines: screen)
     monkeypatch.setattr(sweep_command.sys.stdout, "isatty", lambda: True, raising=False)
-    running: Any = SimpleNamespace(scheduler=SimpleNamespace(has_ended=sweep_ends), name_of=lambda job_id: "")
+    running = SimpleNamespace(scheduler=SimpleNamespace(has_ended=sweep_ends), name_of=lambda job_id: "")
+    here: Any = SimpleNamespace(sweep=running, viewers=[])
     stack: Any = SimpleNamespace(callback=lambda function: None)
     view: Any = None
-    show = sweep_command._shown(stack, view, running, plain=False)
+    flags: Any = SimpleNamespace(quiet=False, plain=False)
+    sweep_command._shown(stack, view, here, flags)
+    (show,) = here.viewers
     show(1.0, e.CancelAsked("t", TOO_LONG), [e.JobOver("t", Phase.KILLED, TOO_LONG)])
     assert told == ([] if sweep_ends else [f"t was killed: {TOO_LONG}"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from eps.cluster.devcluster.maven import REPOSITORY_VARIABLE, find_maven
+from eps.cluster.devcluster.jars import REPOSITORY_VARIABLE, find_maven
 from eps.cluster.devcluster.settings import HADOOP_VERSION
 from eps.errors import ResourceError
 from eps.storage.jobdir import cache_dir

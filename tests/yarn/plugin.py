@@ -10,8 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from eps.cluster.devcluster.jars import class_path_of_jars
-from eps.cluster.devcluster.java import find_java
+from eps.cluster.devcluster.jars import class_path_of_jars, find_java
 from eps.cluster.devcluster.settings import HADOOP_VERSION
 from eps.storage.jobdir import cache_dir
 from hscheduler.yarn.endpoint import secret_of
@@ -60,7 +59,7 @@ class Plugin:
 
 def jars() -> str:
     """Return the class path of the tests' Hadoop."""
-    return class_path_of_jars(HADOOP_VERSION, cache_dir(), find_java(), lambda text, step: None)
+    return class_path_of_jars(HADOOP_VERSION, cache_dir(), find_java(), lambda text: None)
 
 
 def compiled(folder: Path) -> Plugin | None:

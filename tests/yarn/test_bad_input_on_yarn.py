@@ -63,9 +63,8 @@ def test_what_no_cluster_can_do_is_said_before_anything_is_done(refused: Refused
         assert said.startswith("eps: ") and said.count("\n") == 1 and sentence in said, said
 
 
-@pytest.mark.parametrize("shape", ["applications", "one-application"])
 def test_a_sweep_of_which_yarn_takes_no_trial_is_refused_before_any_begins(
-    on_yarn: Hadoop, tmp_path: Path, capsys: pytest.CaptureFixture[str], shape: str
+    on_yarn: Hadoop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for size, setting, sentence in (
         (
@@ -80,7 +79,7 @@ def test_a_sweep_of_which_yarn_takes_no_trial_is_refused_before_any_begins(
         file = tmp_path / "sweep.toml"
         job = f'[job]\ndata = "sklearn:digits"\nmodel = "softmax"\n{setting}\n'
         file.write_text(f'[cluster]\ncontainer_memory = "{size}"\n[sweep]\ntrials = 1\n{job}')
-        assert hscheduler(["sweep", str(file), "--on", "yarn", "--as", shape]) == 2
+        assert hscheduler(["sweep", str(file), "--on", "yarn"]) == 2
         said = capsys.readouterr()
         assert not said.out and said.err.count("\n") == 1 and sentence in said.err, said
 
@@ -92,7 +91,6 @@ def test_a_configuration_that_leads_nowhere_is_named(
     assert 'set: it names the folder with yarn-site.xml of the cluster; eval "$(eps devcluster start)"' in refused(2)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "missing"))
     assert f"HADOOP_CONF_DIR is '{tmp_path}/missing', but must name the folder with core-site.xml, " in refused(2)
-    ports = on_yarn.cluster.record.ports
     for daemon, code, words in (
         ("resourcemanager", 4, ("no ResourceManager can be reached", NOWHERE, "yarn-site.xml")),
         ("namenode", 4, ("fs.defaultFS of ", NOWHERE, "cannot be reached", "HADOOP_CONF_DIR")),
@@ -100,8 +98,7 @@ def test_a_configuration_that_leads_nowhere_is_named(
         conf = tmp_path / daemon
         shutil.copytree(on_yarn.conf_dir, conf)
         for site in conf.glob("*-site.xml"):
-            web = f"{MASTER_ADDRESS}:{ports[daemon]['web']}"
-            site.write_text(site.read_text().replace(web, NOWHERE))
+            site.write_text(site.read_text().replace(on_yarn.cluster.address(daemon, "web"), NOWHERE))
         monkeypatch.setenv("HADOOP_CONF_DIR", str(conf))
         monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "0.5")
         said = refused(code)

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from eps.cluster.devcluster import probe
-from eps.cluster.devcluster.settings import RESOURCEMANAGER
 from hscheduler.core.resources import Role
 from hscheduler.yarn.endpoint import PluginServer, secret_of
 from hscheduler.yarn.plan import Facts, make_plan
@@ -48,7 +46,7 @@ class Tiny:
         self._ask("/ws/v1/cluster/apps", body)
 
     def _ask(self, path: str, body: dict[str, Any]) -> Any:
-        return probe.ask(RESOURCEMANAGER, self._hadoop.cluster.record.ports, path, body)
+        return self._hadoop.rest(path, body)
 
     @property
     def state(self) -> str:

@@ -1,14 +1,9 @@
-"""A journal that is begun anew: what follows from it is what follows from the whole, whenever, and whatever fails."""
+"""A scheduler's record: what follows from it is what happened, whenever it is compacted, and whatever fails."""
 
 from __future__ import annotations
 
-import errno
-import json
-import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,27 +14,27 @@ from eps.errors import ConfigError, StorageError
 from eps.spec.job_spec import JobSpec
 from eps.system.waits import wait_for
 from hscheduler.core import events as e
-from hscheduler.core import snapshot
-from hscheduler.core.decisions import Decision
-from hscheduler.core.jobs import Phase
+from hscheduler.core.jobs import JobRequest, Phase
+from hscheduler.core.outstanding import Outstanding
 from hscheduler.core.record import Record
+from hscheduler.core.resources import Resources
 from hscheduler.core.state import Scheduler
-from hscheduler.live import journal as journals
-from hscheduler.live import known
-from hscheduler.live.journal import TIME_DIGITS, Entry, EventJournal, Header
-from hscheduler.live.known import Known
-from hscheduler.live.past import Past
+from hscheduler.live import recorder, registry
+from hscheduler.live.inbox import HeldNews
+from hscheduler.live.registry import LookUps, Registry
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission
 from hscheduler.policies import POLICIES
+from hscheduler.record.api import TIME_DIGITS, Header, entry_of, entry_text
+from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service, ServiceSettings
 from hscheduler.simulator import engine
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
-from tests.hscheduler.test_killed_scheduler import DyingJournal, run
+from tests.hscheduler.test_killed_scheduler import DyingRecord, run
 from tests.hscheduler.test_random_histories import History
 from tests.hscheduler.toy import nodes, request
 from tests.threads import at_once
@@ -55,50 +50,60 @@ Happened = list[tuple[float, e.Event]]
 
 @pytest.fixture
 def few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget nearly every job that is over, and nearly all that was decided."""
-    monkeypatch.setattr(known, "LATEST_OVER", 1)
+    """Let nearly every job go that is over, and nearly all that was decided."""
+    monkeypatch.setattr(registry, "LATEST_OVER", 1)
     monkeypatch.setattr("hscheduler.core.record.LATEST_DECISIONS", 2)
 
 
-def take(found: Known, at_s: float, event: e.Event) -> list[e.Command]:
+class Kept:
+    """A scheduler without jobs, and its record."""
+
+    def __init__(self, folder: Path, made: Callable[[], Registry], policy: str) -> None:
+        self.registry, self._policy = made(), POLICIES[policy]
+        folder.mkdir(exist_ok=True)
+        self.record = SqliteRecord(folder / "record.sqlite")
+        self.record.begin(HEADER)
+
+    def take(self, at_s: float, event: e.Event) -> list[e.Command]:
+        return take(self.registry, at_s, event)
+
+    def compact_and_restart(self) -> None:
+        """Compact the record; go on from that as the process that has it, or as the next one."""
+        over = self.registry.over()
+        rows = self.registry.rows(over, LookUps(self.registry, self.record.rows).submission)
+        self.record.compact(HEADER, self.registry.snapshot(), rows, self.registry.decided())
+        self.registry.forget(over)
+        found = Registry.of_snapshot(self.record.snapshot(), self._policy)
+        found.forget(over)
+        assert found.snapshot() == self.registry.snapshot()
+        self.registry = found
+
+
+def take(found: Registry, at_s: float, event: e.Event) -> list[e.Command]:
     """Let a scheduler without jobs take an event, as a live one does."""
     if isinstance(event, e.JobEvent) and event.job_id not in found.state.jobs:
         return []
-    if isinstance(event, e.JobSubmitted):
+    if isinstance(event, e.JobSubmitted | e.JobRefused):
         found.submissions[event.job_id] = Submission(event.job_id, event.sweep, f"name-{event.job_id}", JobSpec())
-    elif isinstance(event, e.SweepOpened):
-        found.sweeps[event.sweep] = event
-    commands = found.state.step(event)
-    found.record.take(at_s, event, commands, found.state)
-    found.outstanding.take(event, commands)
-    for command in commands:
-        if isinstance(command, e.JobOver):
-            found.submissions[command.job_id].end(command.phase)
-    return commands
+    return found.take(entry_of(entry_text(found.entry(at_s, event)), "here"))[0]
 
 
-def anew(found: Known, past: Past, policy: str) -> Known:
-    """Return what is known after the journal was begun anew, and a restart."""
-    found.forget(past)
-    return Known.of_snapshot(json.loads(json.dumps(found.snapshot())), POLICIES[policy])
-
-
-def there(found: Known) -> dict[str, Any]:
+def there(found: Registry) -> dict[str, Any]:
     """Return the jobs that are gone on with after a restart, and what they were told."""
     jobs = [job_id for job_id in found.outstanding.there() if not found.state.jobs[job_id].phase.ended]
     return {job_id: found.outstanding.of(job_id) for job_id in jobs}
 
 
-def both(happened: Happened, made: Callable[[], Known], policy: str, past: Past, lot: Random) -> tuple[Known, Known]:
-    """Have events taken by a scheduler that knows all of them, and by one that is begun anew now and then."""
-    whole, compacted = made(), made()
+def both(happened: Happened, made: Callable[[], Registry], policy: str, folder: Path, lot: Random) -> tuple[Any, Kept]:
+    """Have events taken by a scheduler that knows all of them, and by one whose record is compacted now and then."""
+    whole, compacted = made(), Kept(folder, made, policy)
     cuts = {len(happened) - 1, *lot.sample(range(len(happened)), 8)}
     for number, (at_s, event) in enumerate(happened):
-        assert take(compacted, at_s, event) == take(whole, at_s, event), (number, event)
-        assert compacted.outstanding.checksum == whole.outstanding.checksum
-        assert there(compacted) == there(whole)
+        assert compacted.take(at_s, event) == take(whole, at_s, event), (number, event)
+        assert compacted.registry.outstanding.checksum == whole.outstanding.checksum
+        assert there(compacted.registry) == there(whole)
         if number in cuts:
-            compacted = anew(compacted, past, policy)
+            compacted.compact_and_restart()
     return whole, compacted
 
 
@@ -120,32 +125,30 @@ def events_of(policy: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> Happen
 @pytest.mark.usefixtures("few_are_kept")
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @pytest.mark.parametrize("seed", range(2))
-def test_a_simulated_sweep_is_decided_as_from_the_whole_journal(
+def test_a_simulated_sweep_is_decided_as_from_all_events(
     policy: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened = events_of(policy, seed, monkeypatch)
-    past = Past(tmp_path / "past")
 
-    def made() -> Known:
-        return Known(Scheduler(Spec.of(SPEC).cluster.capacities(), POLICIES[policy], seed))
+    def made() -> Registry:
+        return Registry(Scheduler(Spec.of(SPEC).cluster.capacities(), POLICIES[policy], seed))
 
-    whole, compacted = both(happened, made, policy, past, Random(f"{policy}:{seed}"))
-    # Nothing of the past is lost: what is forgotten is found there, as it is known from the whole.
-    trials = {trial.job_id: trial for trial in past.trials("sweep")}
-    assert len(trials) == 13 and trials.keys().isdisjoint(compacted.state.jobs)
-    assert {**trials, **compacted.record.trials} == whole.record.trials
-    decisions = dict.fromkeys([*past.decisions("sweep"), *compacted.record.decisions])
-    assert list(decisions) == whole.record.decisions
-    assert {each.job_id: each.phase for each in past.submissions("sweep")} == {
-        job_id: whole.submissions[job_id].phase for job_id in trials
+    whole, compacted = both(happened, made, policy, tmp_path, Random(f"{policy}:{seed}"))
+    # Nothing of the past is lost: what has left is found in the rows, as it is known from the whole.
+    rows, left = compacted.record.rows, compacted.registry
+    trials = {each.job_id: each.trial for each in rows.ended_jobs("sweep")}
+    assert len(trials) == 13 and trials.keys().isdisjoint(left.state.jobs)
+    assert {**trials, **left.history.trials} == whole.history.trials
+    assert list(dict.fromkeys([*rows.decisions("sweep"), *left.history.decisions])) == whole.history.decisions
+    assert {job_id: each.phase for job_id, each in whole.submissions.items() if job_id in trials} == {
+        each.job_id: Submission.of_values(each.submission).phase for each in rows.ended_jobs()
     }
-    past.close()
+    compacted.record.close()
 
 
 @pytest.mark.usefixtures("few_are_kept")
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_random_histories_with_faults_are_decided_as_from_the_whole_journal(policy: str, tmp_path: Path) -> None:
-    past = Past(tmp_path / "past")
+def test_random_histories_with_faults_are_decided_as_from_all_events(policy: str, tmp_path: Path) -> None:
     for seed in range(4):
         history = History(policy, seed, 0.3)
         capacities, threshold = dict(history.toy.scheduler.ledger.capacity), seed % 4
@@ -161,125 +164,111 @@ def test_random_histories_with_faults_are_decided_as_from_the_whole_journal(poli
         history.toy.send = noted  # type: ignore[method-assign]
         history.run(jobs=14)
 
-        def made(capacities: Any = capacities, seed: int = seed) -> Known:
-            return Known(Scheduler(capacities, POLICIES[policy], seed))
+        def made(capacities: Any = capacities, seed: int = seed) -> Registry:
+            return Registry(Scheduler(capacities, POLICIES[policy], seed))
 
-        both(happened, made, policy, past, history.draw)
-    past.close()
+        _, kept = both(happened, made, policy, tmp_path / str(seed), history.draw)
+        kept.record.close()
+
+
+def test_entries_lead_to_where_the_scheduler_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where news of jobs that decide nothing are written late, and as one."""
+    for policy in sorted(POLICIES):
+        happened, lot = events_of(policy, 3, monkeypatch), Random(policy)
+        # A live job says far more often how far it is.
+        for at in sorted((lot.randrange(len(happened)) for _ in range(300)), reverse=True):
+            at_s, event = happened[at]
+            if isinstance(event, e.Iterated):
+                more = e.Iterated(event.job_id, event.iteration, (lot.random(),) * lot.randrange(12))
+                happened.insert(at, (at_s, more))
+        cuts = sorted(lot.sample(range(len(happened)), 12))
+        original, waiting, held, entries = of_spec(policy, 3), dict[str, HeldNews](), 0, list[str]()
+        for number, (at_s, event) in enumerate(happened):
+            if isinstance(event, e.JobSubmitted):
+                original.submissions[event.job_id] = Submission(event.job_id, "sweep", "name", JobSpec())
+            entry = original.entry(at_s, event)
+            if isinstance(event, e.Iterated) and original.state.is_idle_news(event):
+                waiting.setdefault(event.job_id, HeldNews(event.job_id)).add(at_s, event)
+                held += 1
+            else:
+                for each in sorted(waiting.values(), key=lambda each: each.at_s):
+                    entries.append(entry_text(original.entry(each.at_s, each.event(each.at_s))))
+                waiting.clear()
+                entries.append(entry_text(entry))
+            original.take(entry)
+            if number in cuts:
+                again = of_spec(policy, 3)
+                for text in entries:
+                    found = entry_of(text, "here")
+                    assert (found.given, found.checksum) == (again.outstanding.given, again.outstanding.checksum)
+                    again.take(found)
+                assert summary(again) == summary(original)
+        assert held > 50
+
+
+def of_spec(policy: str, seed: int) -> Registry:
+    return Registry(Scheduler(Spec.of(SPEC).cluster.capacities(), POLICIES[policy], seed))
+
+
+def summary(found: Registry) -> Any:
+    jobs = found.state.jobs.values()
+    return (
+        found.outstanding.checksum,
+        [(job.job_id, job.phase, job.size, job.feedback, job.growing, job.why) for job in jobs],
+        sorted(map(str, found.state.ledger.all())),
+        [job.job_id for job in found.state.queue],
+        found.history.decisions,
+        found.history.trials,
+        {job.job_id: found.outstanding.of(job.job_id) for job in jobs},
+    )
+
+
+UNIT = Resources(1, 1024)
+
+
+def test_orders_are_outstanding_until_they_are_answered() -> None:
+    found = Outstanding()
+    start, grow = e.StartJob("a", (), False), e.GrowJob("a", ())
+    shrink, end = e.ShrinkJob("a", ("c1", "c2")), e.EndJob("a", False, "why")
+    assert found.take(e.JobSubmitted(JobRequest("a", "s", 2, 1, UNIT, UNIT, UNIT, 8, 8)), [start]) == [(1, start)]
+    assert found.there() == ["a"] and not found.has_started("a")
+    found.take(e.JobStarted("a"), [e.Explain(1, "why", ("a",)), grow])
+    found.take(e.Iterated("a", 1), [shrink])
+    assert found.of("a") == [(2, grow), (3, shrink)] and found.has_started("a")
+    found.take(e.ContainersGone("a", ("c1",)), [])
+    found.take(e.GrowthDone("a"), [end])
+    assert found.of("a") == [(3, shrink), (4, end)]
+    found.take(e.ShrinkFailed("a", ("c2",), "why"), [])
+    assert found.of("a") == [(4, end)]
+    found.take(e.JobEnded("a", Phase.KILLED), [])
+    assert found.of("a") == [] and found.there() == [] and found.given == 4
 
 
 # ---- whatever fails
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-#: What is asked of the operating system when a journal is begun anew.
-CALLS = ("open", "fdopen", "fchmod", "fsync", "replace", "stat", "close", "unlink")
-
-
-@contextmanager
-def failing(at: int, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Let the ``at``-th call fail, counted from 0; yield the calls."""
-    called: list[str] = []
-
-    def patched(name: str, real: Any) -> Any:
-        def call(*args: Any, **more: Any) -> Any:
-            called.append(name)
-            if len(called) == at + 1:
-                raise error
-            return real(*args, **more)
-
-        return call
-
-    with monkeypatch.context() as patch:
-        for name in CALLS:
-            patch.setattr(os, name, patched(name, getattr(os, name)))
-        yield called
-
-
-def restarted(path: Path) -> Known:
-    """Return what the journal of a scheduler without jobs leads to."""
-    with EventJournal(path) as opened:
-        found = Known(Scheduler(Spec.of(SPEC).cluster.capacities(), POLICIES["elastic"]))
-        if opened.snapshot is not None:
-            found = Known.of_snapshot(opened.snapshot, POLICIES["elastic"])
-        for entry in opened.entries():
-            assert (entry.given, entry.checksum) == (found.outstanding.given, found.outstanding.checksum)
-            take(found, entry.at_s, entry.event)
-    return found
-
-
-def written(opened: EventJournal, found: Known, happened: Happened) -> None:
-    """Let events happen that are written, as a keeper does it."""
-    for at_s, event in happened:
-        entry = Entry(at_s, event, given=found.outstanding.given, checksum=found.outstanding.checksum)
-        try:
-            opened.append(entry)
-        except StorageError:
-            opened.begin_anew(HEADER, found.snapshot())
-            opened.append(entry)
-        take(found, at_s, event)
-
-
-@pytest.mark.usefixtures("few_are_kept")
-@pytest.mark.parametrize("is_killed", (False, True))
-def test_at_every_moment_one_of_the_two_is_there_whole(
-    is_killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    happened = events_of("elastic", 0, monkeypatch)
-    before, after, rest = happened[:60], happened[60:90], happened[90:]
-    for at in count():
-        directory = tmp_path / str(at)
-        directory.mkdir()
-        path, past = directory / "journal", Past(directory / "past")
-        opened = EventJournal(path)
-        opened.begin(HEADER)
-        found = Known(Scheduler(Spec.of(SPEC).cluster.capacities(), POLICIES["elastic"]))
-        written(opened, found, before)
-        found.forget(past)
-        error = Killed() if is_killed else OSError(errno.ENOSPC, "no space left on device")
-        with failing(at, error, monkeypatch) as called, suppress(StorageError, Killed):
-            opened.begin_anew(HEADER, found.snapshot())
-        if is_killed:
-            opened.close()
-            opened = EventJournal(path)
-            list(opened.entries())
-            assert not list(directory.glob(".journal*")), "nothing is left of the other one"
-        written(opened, found, after)
-        opened.close()
-        again = restarted(path)
-        for at_s, event in rest:
-            assert take(again, at_s, event) == take(found, at_s, event)
-        past.close()
-        if len(called) <= at:
-            break
-    assert at > 10, "each call has failed once"
-
-
 @pytest.mark.usefixtures("few_are_kept", "grows")
 @pytest.mark.parametrize("policy", ("elastic", "kill"))
-def test_a_scheduler_may_die_whenever_its_journal_is_begun_anew(
+def test_a_scheduler_may_die_whenever_its_record_is_compacted(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begins: list[None] = []
 
-    def begin_anew(self: DyingJournal, *args: Any) -> None:
+    def compact(self: DyingRecord, *args: Any) -> None:
         begins.append(self.world.moment())
-        EventJournal.begin_anew(self, *args)
+        SqliteRecord.compact(self, *args)
         self.world.moment()
 
-    monkeypatch.setattr(DyingJournal, "begin_anew", begin_anew, raising=False)
+    monkeypatch.setattr(DyingRecord, "compact", compact, raising=False)
     undisturbed, scheduler = run(policy, tmp_path, 0, monkeypatch)
+    assert len(begins) > 5 and len(scheduler.look_ups.submissions()) == 5 and len(scheduler.state.jobs) < 5
     scheduler.close()
-    assert len(begins) > 5 and len(scheduler.submissions()) == 5 and len(scheduler.state.jobs) < 5
     for dies_at in range(1, undisturbed.moments + 1, 9):
         directory = tmp_path / str(dies_at)
         directory.mkdir()
         world, scheduler = run(policy, directory, dies_at, monkeypatch)
         assert world.deaths == 1 and scheduler.leaked() == 0
-        assert {each.phase for each in scheduler.submissions()} <= {Phase.FINISHED, Phase.KILLED}
+        assert {each.phase for each in scheduler.look_ups.submissions()} <= {Phase.FINISHED, Phase.KILLED}
         for job in world.jobs.values():
             assert job.ended is not None
             assert job.starts == sum(isinstance(order, e.StartJob) for order in job.done.values())
@@ -291,13 +280,13 @@ def test_a_scheduler_may_die_whenever_its_journal_is_begun_anew(
 
 @pytest.fixture
 def grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begin the journal anew every few events."""
-    monkeypatch.setattr(journals, "GROWN_BYTES", 1000)
-    monkeypatch.setattr(journals, "GROWN_TIMES", 1)
+    """Compact the record every few events."""
+    monkeypatch.setattr(recorder, "GROWN_BYTES", 1000)
+    monkeypatch.setattr(recorder, "GROWN_TIMES", 0)
 
 
 def scheduler_of(directory: Path) -> LiveScheduler:
-    return LiveScheduler(nodes(2), LiveSettings(), journal=EventJournal(directory / "journal"))
+    return LiveScheduler(nodes(2), LiveSettings(), record=SqliteRecord(directory / "record.sqlite"))
 
 
 def ended(scheduler: LiveScheduler, number: int) -> None:
@@ -332,15 +321,15 @@ SAID: dict[str, Callable[[LiveScheduler, str], None]] = {
 
 @pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("kind", SAID)
-def test_a_journal_is_begun_anew_while_others_speak_of_sweeps(tmp_path: Path, kind: str) -> None:
+def test_a_record_is_compacted_while_others_speak_of_sweeps(tmp_path: Path, kind: str) -> None:
     scheduler = scheduler_of(tmp_path)
     scheduler.open_sweep(e.SweepOpened("early"), {"sweep": {"trials": 1}})
     SAID[kind](scheduler, "early")
     scheduler.settle(TIMEOUT_S)
-    slow = SlowToRead(getattr(scheduler, kind))
-    setattr(scheduler, kind, slow)
-    keeper = scheduler._keeper
-    assert keeper is not None
+    slow = SlowToRead(getattr(scheduler.registry, kind))
+    setattr(scheduler.registry, kind, slow)
+    recorder = scheduler._recorder
+    assert recorder is not None
 
     def speak(scheduler: LiveScheduler) -> None:
         assert slow.inside.wait(TIMEOUT_S)
@@ -352,30 +341,30 @@ def test_a_journal_is_begun_anew_while_others_speak_of_sweeps(tmp_path: Path, ki
         speaker.join(TIMEOUT_S)
         assert not speaker.is_alive()
 
-    def begin_anew(scheduler: LiveScheduler) -> None:
-        scheduler.ask(keeper._begin_anew)
+    def compact(scheduler: LiveScheduler) -> None:
+        scheduler.ask(recorder._compact)
 
-    both = (begin_anew, speak)
+    both = (compact, speak)
     assert at_once(2, lambda number: both[number](scheduler)) == [None, None]
     scheduler.settle(TIMEOUT_S)
-    assert set(getattr(scheduler, kind)) == {"early", "late"}
+    assert set(getattr(scheduler.registry, kind)) == {"early", "late"}
     scheduler.close(leave=True)
 
 
 @pytest.mark.usefixtures("world", "few_are_kept", "grows")
-def test_a_journal_and_what_is_read_of_it_do_not_grow_with_the_jobs_that_are_over(tmp_path: Path) -> None:
+def test_a_record_and_what_is_read_of_it_do_not_grow_with_the_jobs_that_are_over(tmp_path: Path) -> None:
     scheduler = scheduler_of(tmp_path)
     for number in range(60):
         ended(scheduler, number)
-    assert (tmp_path / "journal").stat().st_size < 30_000
-    assert len(scheduler.state.jobs) < 10 and len(scheduler.record.trials) < 10
+    recorder = scheduler._recorder
+    assert recorder is not None and recorder._record.entries_bytes + recorder._record.snapshot_bytes < 60_000
+    assert len(scheduler.state.jobs) < 10 and len(scheduler.registry.history.trials) < 10
     scheduler.close(leave=True)
     again = scheduler_of(tmp_path)
     assert len(again.state.jobs) < 10
     # Everything about them is known as before.
-    assert {each.job_id for each in again.submissions("sweep")} == {f"t{number}" for number in range(60)}
-    assert set(again.job_ids()) == {each.job_id for each in again.submissions()}
-    found = again.submission("t3")
+    assert {each.job_id for each in again.look_ups.submissions("sweep")} == {f"t{number}" for number in range(60)}
+    found = again.look_ups.submission("t3")
     assert found is not None and found.is_over and found.wait(0.0)
     assert (found.phase, found.loss, found.iteration, found.point) == (Phase.FINISHED, 0.5, 7, {"number": 3})
     told = report_of(again, "sweep")
@@ -393,21 +382,21 @@ def test_a_journal_and_what_is_read_of_it_do_not_grow_with_the_jobs_that_are_ove
 
 
 @pytest.mark.usefixtures("world", "few_are_kept", "grows")
-def test_jobs_are_not_forgotten_where_their_past_cannot_be_written(
+def test_jobs_do_not_leave_where_the_record_cannot_be_compacted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Past, *args: Any) -> None:
+    def full(self: SqliteRecord, *args: Any) -> None:
         raise StorageError("database or disk is full")
 
     scheduler = scheduler_of(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(Past, "keep", full)
+        patch.setattr(SqliteRecord, "compact", full)
         for number in range(10):
             ended(scheduler, number)
     assert len(scheduler.state.jobs) == 10
     for number in range(10, 20):
         ended(scheduler, number)
-    assert len(scheduler.state.jobs) < 10 and len(scheduler.submissions()) == 20
+    assert len(scheduler.state.jobs) < 10 and len(scheduler.look_ups.submissions()) == 20
     scheduler.close()
 
 
@@ -428,7 +417,7 @@ def test_a_service_goes_on_from_a_snapshot(tmp_path: Path) -> None:
             service.scheduler._events.put(e.FeedbackGiven(job_id, 1.0))
             service.scheduler._events.put(e.JobEnded(job_id, Phase.FINISHED, loss=1.0 / number))
         wait_for(lambda: service.sweeps.has_ended("a"), TIMEOUT_S, "the end of the sweep")
-        # More, so that it is begun anew once more.
+        # More, so that it is compacted once more.
         for number in range(3):
             client.submit_job(f"t{number}", JobSpec())
         wait_for(lambda: _runs(service, "t0"), TIMEOUT_S, "the last job to run")
@@ -456,15 +445,3 @@ def test_a_service_goes_on_from_a_snapshot(tmp_path: Path) -> None:
 def _runs(service: Service, job_id: str) -> bool:
     job = service.scheduler.state.jobs.get(job_id)
     return job is not None and job.phase.runs
-
-
-# ---- snapshots
-
-
-def test_what_a_snapshot_does_not_know_is_refused() -> None:
-    with pytest.raises(ValueError, match="no snapshot can be taken of a Known"):
-        snapshot.take({"state": Known(Scheduler({}, lambda view: Decision()))})
-    found = snapshot.take(Record())
-    found["kinds"]["Record"].append("colour")
-    with pytest.raises(ValueError, match="as this code takes them, but of a Record with colour"):
-        snapshot.restore(found)
