@@ -48,10 +48,9 @@ from eps.spec.job_spec import JobSpec
 from eps.system.threads import ThreadPerCall
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
-from hscheduler.live.attempts import attempt_id, worth_another
 from hscheduler.live.objective import Objective
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
-from hscheduler.live.submission import Submission
+from hscheduler.live.submission import Submission, attempt_id, worth_another
 from hscheduler.spec import ClusterSpec, direction_of, request_of
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,6 @@ The command line is made of this; whatever it does can be done here.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import threading
 import time
@@ -19,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from eps.cluster.choice import check_backend
-from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor, kill_supervisor
+from eps.cluster.supervisor.start import JobHandle, WarmSupervisor, kill_supervisor
 from eps.core.reconfig import Change, Operation, Phase
 from eps.errors import (
     ConfigError,
@@ -87,9 +86,7 @@ class Job:
             report = job.wait()
     """
 
-    def __init__(
-        self, directory: JobDir, handle: SupervisorHandle | None = None, *, patience_s: float = GIVE_UP_S
-    ) -> None:
+    def __init__(self, directory: JobDir, handle: JobHandle | None = None, *, patience_s: float = GIVE_UP_S) -> None:
         self._directory = directory
         self._handle = handle
         self._link = MasterLink(directory, patience_s)
@@ -562,7 +559,7 @@ class Job:
             if application_id_of(self._directory):
                 self._handle.leave()
                 return False
-            os.kill(self._handle.pid, signal.SIGKILL)
+            self._handle.kill()
             self._handle.wait(KILL_TIMEOUT_S)
         return True
 

@@ -3,7 +3,7 @@
 It is the service of ``hscheduler serve``, whose jobs are within this application (:mod:`eps.job.yarn.within`):
 containers that YARN grants, as far as the scheduler does.  It ends with the one sweep that it was submitted with, or
 has none and is open to clients until YARN ends it.  An attempt that is lost takes its jobs along.  The next one has the
-journal of the scheduler from the cluster's file system, and begins the jobs that were not over again from their
+record of the scheduler in the cluster's file system, and begins the jobs that were not over again from their
 checkpoints: under BSP they end with the same bits.
 
 Source: EPS §5.1 (the scheduler starts jobs and changes their size).  Deviation: one application is all of them.
@@ -38,8 +38,8 @@ from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.jobdir import find_job
 from eps.storage.locations import RemotePath, open_storage
+from eps.storage.shared_log import LogStorage
 from eps.system.home import make_private
-from hscheduler.application.mirror import STATE, Mirror, restore
 from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
@@ -47,6 +47,7 @@ from hscheduler.core.ledger import Hold
 from hscheduler.core.resources import Role
 from hscheduler.core.state import Scheduler
 from hscheduler.page import LiveReports
+from hscheduler.record.log import LogRecord
 from hscheduler.reports.metrics import metrics_text
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service
@@ -57,6 +58,8 @@ logger = logging.getLogger(__name__)
 
 #: Set by a NodeManager: which container this is.
 CONTAINER = "CONTAINER_ID"
+#: Of the shared folder: the record of the scheduler.
+STATE = "scheduler"
 #: Of the container's folder: jobs, prepared data and the scheduler's directory.
 HOME = "home"
 #: How often it is looked whether the service is well, and whether its sweep has ended.
@@ -234,7 +237,7 @@ class Surroundings:
     #: Of the container.
     folder: Path
     #: The application's folder in the cluster's file system.
-    shared: Storage
+    shared: LogStorage
     #: Returns the cluster's machines of any state; raises an EpsError where YARN does not answer.
     machines: Callable[[], Sequence[Machine]]
     #: Who is shown the page, as of :func:`eps.cluster.yarn.proxied.viewer_of`.
@@ -265,6 +268,8 @@ class Application:
         self._orders = orders
         self._resources, self._broker, self._place, self._around = resources, broker, place, around
         self._ends = Ends(broker, place, around.shared)
+        #: Set when the next attempt has begun: this one is to end, and to leave everything to that.
+        self.superseded = threading.Event()
         self._look = threading.Event()
 
     def run(self, directory: ServiceDir) -> tuple[int, str, str]:
@@ -276,14 +281,14 @@ class Application:
             It cannot go on.
         """
         around = self._around
-        if restore(directory.path, around.shared, around.attempt):
+        record = LogRecord(around.shared, STATE, directory.path / "rows.sqlite", self.superseded.set)
+        if record.header is not None:
             names = self._place.restore()
             logger.warning("H takes over: jobs that were not over begin again, of %d that had begun", len(names))
         settings = replace(self._orders.settings, host=around.host)
         with ExitStack() as stack:
-            service = stack.enter_context(Service(directory, settings, self._ends.take, around.machines))
+            service = stack.enter_context(Service(directory, settings, self._ends.take, around.machines, record))
             scheduler = service.scheduler
-            stack.callback(Mirror(directory.path, around.shared, around.attempt).close)
             scheduler.ask(lambda: self._ends.begin(scheduler.name_of, service.sweeps.report, scheduler.state))
             page = page_of(service, around.host, around.viewer)
             stack.callback(page.close)
@@ -309,8 +314,10 @@ class Application:
                 raise ResourceError(str(error)) from error
             if self._broker.gone:
                 raise ResourceError(self._broker.gone)
+            if self.superseded.is_set():
+                raise ResourceError("another attempt of this application has taken over")
             if trials is not None:
-                over = sum(each.is_over for each in service.scheduler.submissions(SWEEP))
+                over = sum(each.is_over for each in service.scheduler.look_ups.submissions(SWEEP))
                 self._resources.fraction_done = min(1.0, over / trials)
             self._look.wait(LOOK_S)
         why = service.sweeps.states().get(SWEEP, "")
@@ -355,6 +362,8 @@ def run(orders: MasterOrders, host: str, folder: Path) -> int:
     """
     # Whoever only looks into this module needs no Java.
     from eps.cluster.yarn.hadoop.client import HadoopClient
+    from eps.cluster.yarn.hadoop.files import HadoopFiles
+    from eps.cluster.yarn.log_storage import HadoopLogStorage
     from eps.hadoop.session import HadoopSession
     from hscheduler.live.yarn_nodes import machines_of
 
@@ -363,7 +372,7 @@ def run(orders: MasterOrders, host: str, folder: Path) -> int:
     # With Kerberos it speaks for its user by a delegation token, which whoever submitted obtained.
     client = HadoopClient(session)
     yarn, attempt = Yarn.of_hadoop(session), attempt_of(os.environ.get(CONTAINER, ""))
-    shared = open_storage(orders.shared)
+    shared = HadoopLogStorage(HadoopFiles(session), open_storage(orders.shared))
     around = Surroundings(host, folder, shared, lambda: machines_of(client), yarn.viewer, attempt)
     return serve(orders, service, yarn, around)
 
@@ -427,13 +436,14 @@ def _to_its_end(
     # Its folder is among those of other applications, in the folder of all that EPS keeps there.
     home = RemotePath.parse(orders.shared).parent.parent
     place = within.Place(orders, home, around.attempt, around.host, broker, roles)
+    application = Application(service, resources, broker, place, around)
     try:
         with within.standing(place):
-            end = Application(service, resources, broker, place, around).run(directory)
+            end = application.run(directory)
     except EpsError as error:
         logger.exception("H cannot go on")
         end = 1, "failed", f"{'the service' if service.sweep is None else 'the sweep'} cannot go on: {error}"
-    if broker.gone:
+    if broker.gone or application.superseded.is_set():
         return end, False
     exit_code, state, reason = end
     with around.shared.write(ENDED_FILE) as file:

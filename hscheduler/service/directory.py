@@ -7,9 +7,8 @@
     ├── sockets/        what it listens on, where only its user's processes on this host are to reach it
     ├── tls/            certificates, where others are as well (hscheduler serve --listen)
     ├── service.json    {"host", "port", "pid"}
-    ├── journal.jsonl   every event, before anything was done about it; begun anew with a snapshot when it has grown
-    ├── past-TAG.sqlite jobs that are over and forgotten by that, found when they are asked for; TAG is the journal's
-    └── journal-TAG.jsonl   one that was forgotten (hscheduler serve --forget)
+    ├── record.sqlite   see hscheduler.record
+    └── record-TAG.sqlite   one that was forgotten (hscheduler serve --forget); TAG is that of its jobs
 """
 
 from __future__ import annotations
@@ -65,9 +64,9 @@ class ServiceDir:
         return self._files.tls
 
     @property
-    def journal(self) -> Path:
-        """The events."""
-        return self.path / "journal.jsonl"
+    def record(self) -> Path:
+        """What its scheduler goes on with."""
+        return self.path / "record.sqlite"
 
     def lock(self) -> JobLock:
         """Make the directory, and hold it for as long as the lock is open.

@@ -24,7 +24,6 @@ from eps.errors import (
 from eps.hadoop.conf import HadoopConf
 from eps.hadoop.token_file import HDFS_KIND, HadoopToken, pack_tokens, parse_tokens
 from eps.storage import webhdfs
-from eps.storage.webhdfs import Login
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
 from tests.fakes.webhdfs import FakeHdfs
 
@@ -355,7 +354,7 @@ def test_tokens_are_asked_of_both_and_name_whom_they_are_for(
     rm: FakeResourceManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     insecure = webhdfs._client
-    monkeypatch.setattr(webhdfs, "_kerberos_client", lambda urls, *_: insecure(urls, Login("insecure", "ada")))
+    monkeypatch.setattr(webhdfs, "_kerberos_client", lambda urls, *_: insecure(urls, "", "ada"))
     monkeypatch.setattr(rest, "_kerberos", lambda: None)
     with FakeHdfs() as hdfs:
         hdfs.token = HadoopToken(b"who", b"1", "WEBHDFS delegation", "").to_url_text()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,6 @@ from eps.storage.locations import RemotePath
 from eps.system.waits import wait_for
 from hscheduler.application.am import Ends, attempt_of, outcome_of, page_of
 from hscheduler.application.follow import Following, fetch_job
-from hscheduler.application.mirror import STATE, Mirror, restore
 from hscheduler.application.orders import CHECKPOINT_EVERY, SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders, staged
 from hscheduler.application.submit import (
     BASE_MB,
@@ -40,7 +38,6 @@ from hscheduler.core import events as e
 from hscheduler.core.jobs import JobRequest, Phase
 from hscheduler.core.resources import Resources
 from hscheduler.core.state import Scheduler
-from hscheduler.live.past import Past
 from hscheduler.policies import POLICIES
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.observer import Observer
@@ -136,8 +133,8 @@ def test_the_masters_container_has_room_for_the_masters_of_all_jobs() -> None:
     assert [trials_at_once(Spec.of({"cluster": vars(cluster), "sweep": sweep, "job": {"data": "sklearn:iris"}}))
             for sweep in ({"trials": 9}, {"trials": 3}, {"trials": 9, "parallelism": 2})] == [4, 3, 2]  # fmt: skip
     assert master_resource(cluster, 4) == Resource(BASE_MB + 4 * JOB_MB, 1)
-    small = ClusterSpec(nodes=3, vcores=4, memory="1000MiB", container_memory="512MiB")
-    assert master_resource(small, 4).memory_mb == 1000, "no node has more"
+    small = ClusterSpec(nodes=3, vcores=4, memory="800MiB", container_memory="512MiB")
+    assert master_resource(small, 4).memory_mb == 800, "no node has more"
     large = ClusterSpec(nodes=3, vcores=4, container_memory="4GiB", container_vcores=2)
     assert master_resource(large, 4) == Resource(4096, 2), "what the scheduler counts for the master of a job"
 
@@ -164,54 +161,6 @@ def test_an_application_without_a_trial_that_finished_or_without_the_bests_model
     assert outcome_of(report, {"job-1": "why"}) == (0, "finished", "1 of 2 trials finished")
     lost = "what the best trial, two, has brought is not left: no room"
     assert outcome_of(report, {"job-2": "no room"}) == (1, "failed", lost)
-
-
-# ---- what it keeps
-
-
-def test_the_next_attempt_has_the_journal_of_the_last_and_none_of_its_own(tmp_path: Path) -> None:
-    shared, folder = LocalStorage(tmp_path / "shared"), tmp_path / "first"
-    folder.mkdir()
-    assert not restore(folder, shared, "attempt-000001")
-    mirror = Mirror(folder, shared, "attempt-000001")
-    (folder / "journal.jsonl").write_text("one\n")
-    wait_for(lambda: shared.names(f"{STATE}/attempt-000001") == ["journal.jsonl"], DEADLINE_S, "a copy")
-    with (folder / "journal.jsonl").open("a") as file:
-        file.write("two\n")
-    mirror.close()
-    again = tmp_path / "second"
-    again.mkdir()
-    assert not restore(again, shared, "attempt-000001"), "its own would be what it writes"
-    assert restore(again, shared, "attempt-000002")
-    assert (again / "journal.jsonl").read_text() == "one\ntwo\n"
-
-
-class NotedStorage(LocalStorage):
-    """Notes what is written, in order."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.written: list[str] = []
-
-    def write(self, path: str) -> Any:
-        self.written.append(path)
-        return super().write(path)
-
-
-def test_what_a_journal_says_no_more_is_copied_before_it_and_only_what_has_changed(tmp_path: Path) -> None:
-    shared, folder = NotedStorage(tmp_path / "shared"), tmp_path / "first"
-    folder.mkdir()
-    with closing(Past(folder / "past-x.sqlite")) as past:
-        past.keep([], [])
-        (folder / "journal.jsonl").write_text("begun anew\n")
-        mirror = Mirror(folder, shared, "attempt-000001")
-        mirror.close()
-    where = f"{STATE}/attempt-000001"
-    assert shared.written == [f"{where}/past-x.sqlite", f"{where}/journal.jsonl"]
-    with shared.read(f"{where}/past-x.sqlite") as file:
-        (tmp_path / "copy.sqlite").write_bytes(file.read())
-    with closing(Past(tmp_path / "copy.sqlite")) as past:
-        assert past.job_ids() == []
 
 
 # ---- who may have containers

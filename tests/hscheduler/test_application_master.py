@@ -20,8 +20,8 @@ from eps.spec.job_spec import JobSpec
 from eps.storage.local import LocalStorage
 from eps.system.waits import wait_for
 from hscheduler.application import am
+from hscheduler.application.am import STATE
 from hscheduler.application.follow import place_of
-from hscheduler.application.mirror import STATE
 from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, ServiceOrders
 from hscheduler.application.submit import settings_of
 from hscheduler.core.jobs import Phase
@@ -30,6 +30,7 @@ from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.spec import Spec
 from hscheduler.yarn.nodes import Machine
+from tests.fakes.storage import SharedFolder
 from tests.fakes.yarn import FakeYarn
 
 requests = pytest.importorskip("requests")
@@ -50,7 +51,7 @@ class HadoopOfNobody:
         return ""
 
 
-class DeadlyStorage(LocalStorage):
+class DeadlyStorage(SharedFolder):
     """Its process ends when it is to remove something."""
 
     deadly = True
@@ -85,6 +86,7 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     class EndedAtOnce:
         def __init__(self, orders: Any, resources: Any, broker: Any, place: Any, around: am.Surroundings) -> None:
             self._shared, self._attempt = around.shared, around.attempt
+            self.superseded = threading.Event()
 
         def run(self, directory: Any) -> tuple[int, str, str]:
             found.append(self._attempt)
@@ -170,6 +172,8 @@ def test_what_yarn_leaves_whom_it_preempts_is_read_as_the_resourcemanager_reads_
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     hadoop: dict[str, Any] = {
         "hadoop.session": SimpleNamespace(HadoopSession=HadoopOfNobody),
+        "cluster.yarn.hadoop.files": SimpleNamespace(HadoopFiles=lambda session: None),
+        "cluster.yarn.log_storage": SimpleNamespace(HadoopLogStorage=lambda files, shared: shared),
         "cluster.yarn.hadoop.client": SimpleNamespace(HadoopClient=lambda session: None),
         "cluster.yarn.hadoop.master": SimpleNamespace(open_master=lambda session: (None, None)),
         "hadoop.tokens": SimpleNamespace(tokens_for_containers=lambda session: b""),

@@ -12,9 +12,9 @@ from eps.errors import ConfigError, EpsError, ResourceError
 from eps.hadoop.conf import HadoopConf
 from eps.spec.job_spec import JobSpec
 from hscheduler.cli import build_parser
-from hscheduler.live.journal import Header
 from hscheduler.live.on_yarn import cluster_of, container_settings, placed
 from hscheduler.live.scheduler import LiveSettings
+from hscheduler.record.api import Header
 from hscheduler.service.main import ServiceSettings
 from hscheduler.spec import ClusterSpec, Spec
 from tests.fakes.telling_yarn import TellingYarn

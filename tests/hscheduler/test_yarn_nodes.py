@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +18,9 @@ from eps.spec.job_spec import JobSpec
 from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.resources import Resources, Role
-from hscheduler.live.journal import EventJournal
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.yarn_nodes import YarnNodes, machines_of
+from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service, ServiceSettings
 from hscheduler.spec import ClusterSpec
@@ -130,7 +131,7 @@ def test_a_scheduler_learns_of_nodes_while_it_goes_on(scheduler: LiveScheduler) 
         before = cluster.looks
         wait_for(lambda: cluster.looks > before + 2, TIMEOUT_S, "looks that nobody answers")
         assert in_use(scheduler) == ["node-1", "node-3"]
-        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.record.decisions])
+        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.history.decisions])
         assert told == ["node h2 was decommissioned: the cluster has 2 nodes left"]
     assert scheduler.look_at_cluster is None
 
@@ -145,7 +146,7 @@ def test_what_a_job_says_it_lost_is_not_given_back_on_the_node_that_went_with_it
         places = [c.container_id for c in scheduler.ask(lambda: scheduler.state.ledger.of_job("t1", Role.WORKER))][:3]
         scheduler._hear(e.ContainersGone("t1", tuple(places), "its container is on node h2"))
         scheduler.settle(TIMEOUT_S)
-        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.record.decisions])
+        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.history.decisions])
         assert told[1:] == [
             "node h2 is being decommissioned: the cluster has 1 node left",
             "t1 loses 3 workers: its container is on node h2",
@@ -153,7 +154,7 @@ def test_what_a_job_says_it_lost_is_not_given_back_on_the_node_that_went_with_it
         cluster.machines = (machine(1), machine(2))
         nodes.look()
         scheduler.settle(TIMEOUT_S)
-        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.record.decisions])
+        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.history.decisions])
         assert told[3] == "t1 gets 3 workers again, which the cluster took (its container is on node h2)"
 
 
@@ -173,9 +174,9 @@ def test_a_service_goes_on_with_the_nodes_that_it_began_with_whatever_there_is_b
         service.scheduler.settle(TIMEOUT_S)
         assert in_use(service.scheduler) == ["node-1", "node-2", "node-3"]
         service.leave()
-    with EventJournal(directory.journal) as journal:
-        assert [entry.event for entry in journal.entries()] == [e.NodeCame("node-3", SIZE)]
-        assert journal.header is not None and list(journal.header.nodes) == ["node-1", "node-2"]
+    with closing(SqliteRecord(directory.record)) as record:
+        assert [entry.event for entry in record.entries()] == [e.NodeCame("node-3", SIZE)]
+        assert record.header is not None and list(record.header.nodes) == ["node-1", "node-2"]
 
 
 def test_machines_are_told_with_their_state_and_all_that_they_have() -> None:

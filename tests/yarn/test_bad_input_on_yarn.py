@@ -91,7 +91,6 @@ def test_a_configuration_that_leads_nowhere_is_named(
     assert 'set: it names the folder with yarn-site.xml of the cluster; eval "$(eps devcluster start)"' in refused(2)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "missing"))
     assert f"HADOOP_CONF_DIR is '{tmp_path}/missing', but must name the folder with core-site.xml, " in refused(2)
-    ports = on_yarn.cluster.record.ports
     for daemon, code, words in (
         ("resourcemanager", 4, ("no ResourceManager can be reached", NOWHERE, "yarn-site.xml")),
         ("namenode", 4, ("fs.defaultFS of ", NOWHERE, "cannot be reached", "HADOOP_CONF_DIR")),
@@ -99,8 +98,7 @@ def test_a_configuration_that_leads_nowhere_is_named(
         conf = tmp_path / daemon
         shutil.copytree(on_yarn.conf_dir, conf)
         for site in conf.glob("*-site.xml"):
-            web = f"{MASTER_ADDRESS}:{ports[daemon]['web']}"
-            site.write_text(site.read_text().replace(web, NOWHERE))
+            site.write_text(site.read_text().replace(on_yarn.cluster.address(daemon, "web"), NOWHERE))
         monkeypatch.setenv("HADOOP_CONF_DIR", str(conf))
         monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "0.5")
         said = refused(code)

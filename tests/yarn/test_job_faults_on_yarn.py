@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import eps
-from eps.cluster.devcluster.processes import kill_all
 from eps.core.reconfig import Operation, Phase
 from eps.errors import EpsError, PlanError
 from eps.job.client import Job
 from eps.storage.atomic import read_json
 from eps.system.waits import wait_for
 from tests.fakes.slow_model import SlowModel
+from tests.processes import kill_all
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
 from tests.yarn.test_jobs_on_yarn import application_of, hosts_of, master_of, reach
 from tests.yarn.trapped_am import interpreter

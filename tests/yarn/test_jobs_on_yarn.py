@@ -16,7 +16,6 @@ import requests
 
 import eps
 from eps.cli.commands.inspect import logs
-from eps.cluster.devcluster.processes import Process, with_variable
 from eps.errors import ConfigError, TrainingError
 from eps.job.client import Job
 from eps.job.status import application_id_of
@@ -26,6 +25,7 @@ from eps.storage.locations import location
 from eps.system.waits import wait_for
 from tests.fakes.slow_model import SlowModel
 from tests.integration.conftest import asked_phases
+from tests.processes import Process, with_variable
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")

@@ -20,10 +20,9 @@ from typing import Any
 import pytest
 
 import eps
-from eps.cluster.devcluster.cluster import Cluster
-from eps.cluster.devcluster.daemons import mark_of
-from eps.cluster.devcluster.processes import marked
-from eps.cluster.devcluster.secure import SERVICE
+from eps.cluster.devcluster.lifecycle import find_cluster, processes
+from eps.cluster.devcluster.settings import Cluster
+from eps.cluster.devcluster.sites import SERVICE
 from eps.hadoop.kerberos import keytab_for
 from eps.job.client import Job
 from eps.storage.atomic import read_json
@@ -67,12 +66,12 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     try:
         started = subprocess.run(devcluster("start", home, *words), text=True, timeout=START_TIMEOUT_S, check=True,
                                  stdout=subprocess.PIPE)  # fmt: skip
-        found = Cluster.at(home)
+        found = find_cluster(home)
         assert started.stdout.splitlines() == [f"export {name}={value}" for name, value in found.variables().items()]
         yield found
     finally:
         subprocess.run(devcluster("stop", home), timeout=STOP_TIMEOUT_S, check=True)
-    assert not marked(mark_of(found.places))
+    assert not processes(home)
 
 
 @pytest.fixture
@@ -158,7 +157,7 @@ def test_a_submitted_job_whose_master_is_killed_goes_on_with_its_tokens(secure: 
 def test_the_page_of_a_job_is_shown_to_its_owner_only(secure: Secure, tmp_path: Path) -> None:
     if "GSS-API" not in subprocess.run(["curl", "--version"], capture_output=True, text=True).stdout:
         pytest.skip("curl without Kerberos")
-    keys = secure.cluster.places.keytab.read_bytes()
+    keys = secure.cluster.keytab.read_bytes()
 
     def asked(principal: str, path: str) -> tuple[int, str]:
         # Who is not the owner is warned by the proxy, until a cookie says that this was done.
@@ -231,7 +230,7 @@ def test_without_a_ticket_it_is_said_what_to_do(secure: Secure, kind: str) -> No
 
 
 def test_a_principal_that_nobody_knows_is_named(secure: Secure, tmp_path: Path) -> None:
-    keys = keytab_for(secure.cluster.places.keytab.read_bytes(), USER)
+    keys = keytab_for(secure.cluster.keytab.read_bytes(), USER)
     name = getpass.getuser()
     stranger = tmp_path / "stranger.keytab"
     stranger.write_bytes(keys.replace(name.encode(), b"z" * len(name)))
@@ -242,7 +241,7 @@ def test_a_principal_that_nobody_knows_is_named(secure: Secure, tmp_path: Path) 
 
 def test_a_ticket_lets_in_until_it_expires(secure: Secure, local: str, tmp_path: Path) -> None:
     ticket = tmp_path / "ticket"
-    keys, env = secure.cluster.places.user_keytab, {**secure.env, "KRB5CCNAME": f"FILE:{ticket}"}
+    keys, env = secure.cluster.user_keytab, {**secure.env, "KRB5CCNAME": f"FILE:{ticket}"}
     made = [sys.executable, "-m", "tests.yarn.ticket", str(keys), USER, str(ticket)]
     subprocess.run(made, check=True, env=env, timeout=PATIENCE_S)
     with_ticket = {"KRB5_CLIENT_KTNAME": "", "KRB5CCNAME": env["KRB5CCNAME"]}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eps.cluster.devcluster.processes import kill_all
+from tests.processes import kill_all
 from tests.yarn import faults, unmanaged
 from tests.yarn.in_java import InJava
 

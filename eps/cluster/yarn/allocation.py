@@ -470,9 +470,10 @@ class Allocation:
 
     def _ask_of(self, record: _Record) -> Ask:
         request, placement = record.request, self._placements[record.request.role]
+        others = placement.size.others if placement.size is not None else ()
         return Ask(
             record.number,
-            Resource(request.memory_mb, request.vcores),
+            Resource(request.memory_mb, request.vcores, others),
             placement.priority,
             placement.nodes,
             placement.label,

@@ -163,6 +163,7 @@ def role_templates(orders: MasterOrders, spec: JobSpec, entry_points: Mapping[st
                 execution=Execution(spec.by_role("execution", role) or Execution.GUARANTEED),
                 size=resource_of(spec, role),
             ),
+            access=spec.access(),
         )
         for role in ("worker", "server")
     }
@@ -170,7 +171,8 @@ def role_templates(orders: MasterOrders, spec: JobSpec, entry_points: Mapping[st
 
 def resource_of(spec: JobSpec, role: str) -> Resource:
     """Return what a container of a role is to have."""
-    return Resource(spec.number_by_role("memory_mb", role), spec.number_by_role("vcores", role))
+    memory_mb, vcores = (spec.number_by_role(name, role) for name in ("memory_mb", "vcores"))
+    return Resource(memory_mb, vcores, spec.resources_of(role))
 
 
 def tags_of(spec: JobSpec) -> tuple[str, ...]:

@@ -112,6 +112,13 @@ def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, role: 
     if label and not {"*", label} & set(queue.labels):
         known = ", ".join(queue.labels) or "none"
         raise ConfigError(f"label is {label!r}, but queue {spec.queue!r} may use these only: {known}")
+    has = dict(queue.largest.others) if queue.largest is not None else dict(wanted.others)
+    for name, number in wanted.others:
+        told = f"resource gives a {role} {number} {name}, but"
+        if name not in has:
+            raise ConfigError(f"{told} the cluster has none of it: it has {', '.join(sorted(has)) or 'no others'}")
+        if number > has[name]:
+            raise ConfigError(f"{told} YARN grants one container no more than {has[name]}")
     there = [node.capacity for node in cluster.nodes if not label or label in node.labels]
     if not there:
         raise ConfigError(f"label is {label!r}, but no node that runs has it: see yarn node -list -showDetails")

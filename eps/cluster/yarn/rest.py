@@ -162,6 +162,8 @@ class RestClient:
 
     def submit(self, application_id: str, submission: Submission) -> None:
         """Submit an application, and wait until YARN has accepted it; see :class:`~eps.cluster.yarn.facade.Client`."""
+        if submission.lifetime_s is not None or submission.launch.access or submission.resource.others:
+            raise ConfigError("lifetime, acl and resource need Hadoop's own client: yarn_client must be java")
         what = f"submit {submission.name!r} to queue {submission.queue!r}"
         self._call("POST", "apps", what, submission_json(application_id, submission))
 

@@ -58,16 +58,19 @@ class NodeChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Memory and cores."""
+    """Memory and cores, and what else a container has."""
 
     memory_mb: int
     vcores: int
+    #: Other resources, as ``("yarn.io/gpu", 1)``, by name.
+    others: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.memory_mb} MB and {self.vcores} vcore{'' if self.vcores == 1 else 's'}"
+        others = "".join(f" and {number} {name}" for name, number in self.others)
+        return f"{self.memory_mb} MB and {self.vcores} vcore{'' if self.vcores == 1 else 's'}{others}"
 
     def fits_in(self, other: Resource) -> bool:
-        """Return whether ``other`` has room for this."""
+        """Return whether ``other`` has memory and cores for this; of other resources YARN alone keeps count."""
         return self.memory_mb <= other.memory_mb and self.vcores <= other.vcores
 
 
@@ -200,6 +203,8 @@ class Launch:
     files: Mapping[str, LocalFile] = field(default_factory=dict)
     #: Tokens in Hadoop's format; empty: none.
     credentials: bytes = field(default=b"", repr=False)
+    #: ``view`` and ``modify`` -> users and groups beside the application's own, as YARN writes them.
+    access: Mapping[str, str] = field(default_factory=dict)
 
 
 class ContainerState(StrEnum):
@@ -225,6 +230,8 @@ class Submission:
     application_type: str = "EPS"
     #: Higher goes first in the queue; None: the queue's default.
     priority: int | None = None
+    #: YARN ends the application so many seconds after its submission; None: never.
+    lifetime_s: float | None = None
     #: Of the application master's node alone; empty: the queue's default.
     label: str = ""
     max_attempts: int = 2

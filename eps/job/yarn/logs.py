@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-from eps.cluster.devcluster.java import find_java
+from eps.cluster.devcluster.jars import find_java
 from eps.cluster.supervisor.process import MASTER
 from eps.cluster.yarn.application import Application
 from eps.cluster.yarn.clients import open_client

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from eps.storage.jobdir import JobDir, job_dir
 
 if TYPE_CHECKING:
-    from eps.cluster.supervisor.start import SupervisorHandle
+    from eps.cluster.supervisor.start import JobHandle
     from eps.job.launch import PreparedJob
     from eps.spec.file import RunRequest
     from eps.spec.job_spec import JobSpec
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def start(
     request: RunRequest, *, tied: bool, before_data: Callable[[], None] | None = None
-) -> tuple[JobDir, SupervisorHandle]:
+) -> tuple[JobDir, JobHandle]:
     """Start a job on YARN; parameters and errors as of :func:`eps.job.yarn.submit.start_on_yarn`."""
     from eps.job.yarn import within
     from eps.job.yarn.submit import start_on_yarn
@@ -40,7 +40,7 @@ def check_prepared(spec: JobSpec) -> None:
         check_submission(spec)
 
 
-def start_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
+def start_prepared(prepared: PreparedJob, *, tied: bool) -> JobHandle:
     """Start a job that is prepared and checked already, as one that is resumed; raises as :func:`start`."""
     from eps.job.yarn import within
     from eps.job.yarn.submit import submit_prepared

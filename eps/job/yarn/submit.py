@@ -261,13 +261,15 @@ def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Applicati
             launch = launch_of("eps.job.yarn.am", orders, orders.files, tokens)
             submission = Submission(
                 name=job.name,
-                launch=launch,
+                launch=dataclasses.replace(launch, access=spec.access()),
                 resource=resource_of(spec, "master"),
                 queue=spec.queue,
                 tags=tags_of(spec),
                 label=spec.by_role("label", "master"),
                 max_attempts=MOST_ATTEMPTS,
                 failures_valid_s=FAILURES_VALID_S,
+                priority=spec.priority if spec.priority >= 0 else None,
+                lifetime_s=spec.lifetime_s or None,
             )
             kind = client_kind(conf, spec.yarn_client)
             application = Application(client.new_application(), str(shared), conf.source, kind)

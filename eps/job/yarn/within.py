@@ -1,7 +1,7 @@
 """Jobs that share one application of YARN, on the side of its application master.
 
-Each job's master is a process of the application master's container, forked by a supervisor as on one machine, and its
-workers and servers are containers of the application, which the job's master asks the application master for
+Each job's master is in a process of the application master's container, with others (:mod:`eps.job.yarn.masters`).
+Its workers and servers are containers of the application, which the job's master asks the application master for
 (:mod:`eps.cluster.broker.service`).  So one process of the application speaks to YARN, and has a Java virtual
 machine.  Jobs end with that process, however it ends: the next attempt begins them again from their checkpoints.
 
@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from eps.cluster.broker.service import Broker
-from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor
 from eps.cluster.yarn.application import CHECKPOINTS, JOB_ARCHIVE, RESULTS, MasterOrders, role_templates
 from eps.cluster.yarn.launch import RoleTemplate
 from eps.errors import StorageError
 from eps.job.entry_points import ENTRY_POINTS
 from eps.job.launch import PreparedJob, prepare_job
+from eps.job.yarn.masters import HostedMaster, MasterHosts
 from eps.job.yarn.submit import with_job
 from eps.net.security.credentials import Security
 from eps.spec.file import RunRequest
@@ -77,35 +77,41 @@ class Place:
         self._broker, self._roles = broker, roles
         self._shared = RemotePath.parse(orders.shared)
         self._lock = threading.Lock()
+        self._masters = MasterHosts()
+        #: One start at a time: the first brings the data that all have, and hundreds at once would overrun HDFS.
+        self._starting = threading.Lock()
         #: Job -> the latest start of it here.
         self._runs: dict[str, object] = {}
 
-    def start(
-        self, request: RunRequest, before_data: Callable[[], None] | None = None
-    ) -> tuple[JobDir, SupervisorHandle]:
+    def start(self, request: RunRequest, before_data: Callable[[], None] | None = None) -> tuple[JobDir, HostedMaster]:
         """Start a job; it ends with this process.  Raises as :meth:`eps.job.client.Job.start`."""
-        warm = WarmSupervisor(ENTRY_POINTS)
-        try:
-            if not request.spec.checkpoint_dir:
-                # Of a job that is begun twice, by this attempt and by the one before, both may be there.
-                where = self._shared / CHECKPOINTS / self._attempt
-                request = request.with_spec(checkpoint_dir=str(where))
+        if not request.spec.checkpoint_dir:
+            # Of a job that is begun twice, by this attempt and by the one before, both may be there.
+            request = request.with_spec(checkpoint_dir=str(self._shared / CHECKPOINTS / self._attempt))
+        with self._starting:
             prepared = prepare_job(request, before_data)
-        except BaseException:
-            warm.cancel()
-            raise
-        return prepared.directory, self.start_prepared(prepared, warm)
+            return prepared.directory, self._start_prepared(prepared)
 
-    def start_prepared(self, prepared: PreparedJob, warm: WarmSupervisor | None = None) -> SupervisorHandle:
+    def start_prepared(self, prepared: PreparedJob) -> HostedMaster:
         """Start a job that is prepared already, as one that is resumed; raises as :meth:`start`."""
-        warm = WarmSupervisor(ENTRY_POINTS) if warm is None else warm
+        with self._starting:
+            return self._start_prepared(prepared)
+
+    def _start_prepared(self, prepared: PreparedJob) -> HostedMaster:
         try:
             self._begin(prepared)
         except BaseException:
-            warm.cancel()
             prepared.lock.close()
             raise
-        return prepared.start(tied=True, warm=warm)
+        return self._masters.start(prepared)
+
+    def host_pids(self) -> list[int]:
+        """Return the processes that run the jobs' masters."""
+        return self._masters.pids()
+
+    def close(self) -> None:
+        """End all jobs; harmless when repeated."""
+        self._masters.close()
 
     def _begin(self, prepared: PreparedJob) -> None:
         spec, job = prepared.runtime.spec, prepared.directory

@@ -55,15 +55,17 @@ def _ended(client: SchedulerClient, submission: Submission, request: RunRequest,
 
 def jobs(args: argparse.Namespace) -> int:
     """Print the jobs of a sweep, or all."""
+    over = 0
     with client_of(args) as client:
-        found, about = client.jobs(args.sweep or "")
+        if args.json or args.all:
+            shown, about = client.jobs(args.sweep or "")
+        else:
+            shown, about, over = client.jobs_going_on(args.sweep or "")
     if args.json:
-        print(json.dumps({"scheduler": about, "jobs": found}, indent=1))
+        print(json.dumps({"scheduler": about, "jobs": shown}, indent=1))
         return EXIT_OK
-    shown = [each for each in found if args.all or not each["is_over"]]
     rows = [("JOB", "SWEEP", "PHASE", "WORKERS", "SERVERS", "ITERATION", "FEEDBACK", "LOSS", "WHY"), *map(_row, shown)]
     print(table(rows, indent=""))
-    over = len(found) - len(shown)
     more = f"; {over} that are over are not shown (--all)" if over else ""
     print(f"{about['policy']}: {about['used_vcores']} of {about['vcores']} vcores are taken{more}")
     return EXIT_OK

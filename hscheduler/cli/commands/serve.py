@@ -107,7 +107,7 @@ def serve(args: argparse.Namespace) -> int:
     with ExitStack() as undo:
         page = None
         if args.web is not None:
-            # Before there is a journal, with whose settings every later start has to agree.
+            # Before there is a record, with whose settings every later start has to agree.
             page = PageServer(args.web, lambda: metrics_text(views[0].look()) if views else "")
             undo.callback(page.close)
         service = Service(directory, settings)
@@ -149,7 +149,7 @@ _NOT_ON_YARN = {
     **dict.fromkeys(("nodes", "vcores", "memory"), "the nodes are those of the cluster"),
     "listen": "the service listens on the node of its application's master",
     "web": "its page is the tracking URL, which is printed",
-    "forget": "each application begins with a journal of its own",
+    "forget": "each application begins with a record of its own",
 }
 #: Settings of a job's file that the application has.
 _OF_APPLICATION = ("queue", "python", "staging", "tags", "label", "yarn_client")
@@ -194,7 +194,7 @@ def _on_yarn(args: argparse.Namespace) -> int:
         environment_configuration(),
         ServiceDir.of(args.state),
     )
-    if directory.journal.exists():
+    if directory.record.exists():
         raise ConfigError(f"{directory.path} belongs to a service of this host: use another --state")
     known = ApplicationDir(directory.path)
     with directory.lock(), closing(open_client(conf, job.yarn_client)) as client:
