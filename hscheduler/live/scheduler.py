@@ -32,9 +32,9 @@ from hscheduler.core.outstanding import Numbered
 from hscheduler.core.resources import Resources
 from hscheduler.core.state import Scheduler
 from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, asked
-from hscheduler.live.job import END_TIMEOUT_S, LiveJob
+from hscheduler.live.job import END_TIMEOUT_S, Launch, LiveJob
+from hscheduler.live.job_state import Seat
 from hscheduler.live.on_yarn import check_place
-from hscheduler.live.places import Seat
 from hscheduler.live.recorder import Recorder, boot, check_writable
 from hscheduler.live.registry import LookUps, Registry
 from hscheduler.live.results import deliver_results
@@ -194,15 +194,11 @@ class Fleet:
         sweep = registry.sweeps.get(submission.sweep, e.SweepOpened(submission.sweep))
         return LiveJob(
             submission.job_id,
-            submission.name,
-            spec,
+            Launch(submission.name, spec, self._is_recorded, f"H-scheduler {self._tag}", self._spare),
             sweep.metric or settings.metric,
             sweep.feedback_iteration or settings.feedback_iteration,
             self._say,
             settings.restart_s,
-            detached=self._is_recorded,
-            manager=f"H-scheduler {self._tag}",
-            spare=self._spare,
         )
 
 
