@@ -153,7 +153,7 @@ class Recorder:
         registry: Registry,
         policy: Policy,
         look_back: Callable[[Registry], None],
-        take: Callable[[Entry, list[e.Command]], None],
+        take: Callable[[Registry, Entry, list[e.Command]], None],
     ) -> Registry:
         """Return where the record leads to.
 
@@ -165,7 +165,7 @@ class Recorder:
         look_back : callable
             Called with what was known before the first entry.
         take : callable
-            Called with each entry, and what it brought about.
+            Called with what is known after each entry, the entry, and what it brought about.
 
         Raises
         ------
@@ -188,7 +188,7 @@ class Recorder:
                     led = f"{outstanding.given}" if outstanding.given != entry.given else "others"
                     told = f"{entry.given} orders had been given before {where}, but what stands there leads to {led}"
                     raise StorageError(f"{self._record.where}: {told}")
-                take(entry, registry.take(entry)[0])
+                take(registry, entry, registry.take(entry)[0])
         except StorageError:
             raise
         except Exception as error:

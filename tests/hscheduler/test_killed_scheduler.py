@@ -76,7 +76,7 @@ def rests(scheduler: LiveScheduler) -> bool:
         taken = threading.Event()
         scheduler._events.put(taken.set)
         while not taken.wait(0.01):
-            if not scheduler._thread.is_alive():
+            if not scheduler._loop.thread.is_alive():
                 return False
         # What is said on its own thread comes behind.
         if not len(scheduler._events):
@@ -312,17 +312,17 @@ def test_a_job_is_not_over_because_its_scheduler_is(tmp_path: Path, monkeypatch:
 def test_what_is_not_started_any_more_is_started_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = one(tmp_path)
     scheduler._new_submission("a", "s", JobSpec(), {})
-    stop = scheduler._stop
+    stop = scheduler._loop.stop
 
     def after_one_more() -> None:
-        monkeypatch.setattr(scheduler, "_stop", stop)
+        monkeypatch.setattr(scheduler._loop, "stop", stop)
         taken = threading.Event()
         scheduler._events.put(e.JobSubmitted(request("a")))
         scheduler._events.put(taken.set)
         assert taken.wait(TIMEOUT_S)
         stop()
 
-    monkeypatch.setattr(scheduler, "_stop", after_one_more)
+    monkeypatch.setattr(scheduler._loop, "stop", after_one_more)
     scheduler.close(leave=True)
     assert replayed(tmp_path).state.jobs["a"].phase is Phase.STARTING
 
