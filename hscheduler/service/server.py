@@ -20,7 +20,7 @@ from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import Submission
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerServicer
-from hscheduler.service.news import NewsBoard
+from hscheduler.service.observer import NewsBoard
 from hscheduler.service.sweeps import ALONE, TAKE_TIMEOUT_S, Sweeps
 from hscheduler.spec import ClusterSpec, request_of
 

@@ -17,7 +17,7 @@ from hscheduler.core import events as e
 from hscheduler.core.record import Record
 from hscheduler.live.inbox import asked
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
-from hscheduler.service.news import NewsBoard
+from hscheduler.service.observer import NewsBoard
 from hscheduler.service.server import SchedulerService
 from hscheduler.service.sweeps import Sweeps
 from hscheduler.spec import ClusterSpec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -435,6 +436,9 @@ def test_a_service_goes_on_from_a_snapshot(tmp_path: Path) -> None:
         assert client.job("a-trial-1")["phase"] == "finished" and client.job("a-trial-1")["arrived_s"] is not None
         assert {job["job_id"] for job in client.jobs("a")[0]} == {f"a-trial-{number}" for number in range(1, 7)}
         look = service.observer.view.look()
+        assert len(look.rows) < 6 and look.jobs[Phase.FINISHED] == 6
+        trials = Counter(look.gone_trials) + Counter((row.sweep, row.phase) for row in look.rows)
+        assert trials["a", Phase.FINISHED] == 6, "what has left is counted"
         rows = {row.job_id: row for row in look.rows}
         assert rows["t0"].phase is Phase.EARLY_FEEDBACK and rows["t0"].workers > 0
         assert look.num_decisions == service.scheduler.state.number_of_decision and look.used_vcores > 0
