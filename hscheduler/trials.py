@@ -429,7 +429,7 @@ class HTrials(Trials):  # type: ignore[misc]
         compute in Python take turns, and one that hangs outside ``eps.run`` cannot be ended: ``fmin`` leaves it behind.
     state : path, optional
         The directory of a service (``hscheduler serve --state``), which also says where it listens; with an address by
-        default ``EPS_HOME/hscheduler``.
+        default ``EPS_HOME/hscheduler``.  With that of ``hscheduler serve --on yarn`` the jobs are on YARN.
 
     Raises
     ------

@@ -66,8 +66,6 @@ HOME = "home"
 LOOK_S = 0.2
 #: What jobs have brought is on its way for so long after the last one's end, at most.
 _JOIN_S = 180.0
-#: A file system that refuses what a job has brought is tried so often, after pauses of so many seconds.
-LEAVE_ATTEMPTS, PAUSE_S = 3, 1.0
 
 
 def attempt_of(container: str) -> str:
@@ -135,7 +133,6 @@ class Ends:
         #: Name of a job that has ended -> which start of it, and why what it has brought is not left (yet).
         self._unleft: dict[str, tuple[object, str]] = {}
         self._lock = threading.Lock()
-        self._pause = threading.Event()
         self._ended: SimpleQueue[_EndedJob | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="ends of jobs", daemon=True)
         self._thread.start()
@@ -194,7 +191,7 @@ class Ends:
                 # One that begins again meanwhile has a directory of that name, and a start of its own.
                 self._place.end(name, run)
                 if self._place.run_of(name) is None:
-                    self._leave(name, ended.has_failed)
+                    self._place.leave(find_job(name), logs=ended.has_failed)
                 self._note(name, run, "")
             except (EpsError, RuntimeError) as error:
                 self._note(name, run, str(error))
@@ -203,18 +200,6 @@ class Ends:
                 self.leave_report(ended.sweep)
             except (EpsError, RuntimeError) as error:
                 logger.warning("H the report of sweep %s so far is not left: %s", ended.sweep, error)
-
-    def _leave(self, name: str, has_failed: bool) -> None:
-        """Leave what a job has brought; again where that fails for now."""
-        for attempt in range(1, LEAVE_ATTEMPTS + 1):
-            try:
-                self._place.leave(find_job(name), logs=has_failed)
-                return
-            except StorageError as error:
-                if attempt == LEAVE_ATTEMPTS:
-                    raise
-                logger.warning("H what %s has brought is left again: %s", name, error)
-                self._pause.wait(PAUSE_S)
 
     def _note(self, name: str, run: object, why: str) -> None:
         """Note whether what a start of a job has brought is left; another one since then is not meant."""

@@ -54,8 +54,6 @@ logger = logging.getLogger(__name__)
 ASK_S = 0.5
 #: A service that is silent for so long is looked for anew.
 GIVE_UP_S = 5.0
-#: A report is wanted of a sweep that is being ended: so long it may take.
-LAST_REPORT_S = 5.0
 #: YARN ends an application that was interrupted within this, or what it has on the cluster stays there.
 KILL_S = 20.0
 #: Characters of YARN's word on what an application waits for.
@@ -212,7 +210,7 @@ def say_where(directory: ServiceDir) -> None:
                 directory.say_where(place, 0)
 
 
-def staged_for(directory: ServiceDir, tables: Mapping[str, Any]) -> dict[str, Any]:
+def staged_for(directory: ServiceDir, tables: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a sweep's tables with places that a service on YARN finds, as of :func:`staged`.
 
     Raises
@@ -224,7 +222,7 @@ def staged_for(directory: ServiceDir, tables: Mapping[str, Any]) -> dict[str, An
     """
     application = Application.read(JobDir(directory.path))
     if application is None or not application.shared:
-        return dict(tables)
+        return tables
     found, models = staged(tables, RemotePath.parse(application.shared).parent.parent / "cache")
     for file in models.values():
         told = "a service on YARN has no file of this host: hscheduler sweep --on yarn brings it"
@@ -316,40 +314,17 @@ class Following:
         return ended
 
     def end(self, why: str) -> Ended:
-        """End the application; return what there was of it.  One that YARN does not end in time may run.
-
-        A second Ctrl-C meanwhile does not keep the application from being ended.
+        """Have YARN end the application; return what there was of it.  One that does not end in time may run.
 
         Raises
         ------
         StorageError
             What it has left cannot be read.
         """
-        try:
-            report = self._last_report()
-        finally:
-            end_submitted(self._client, self.application, why)
-            self._close()
+        end_submitted(self._client, self.application, why)
+        self._close()
         is_over = self._ends_within(KILL_S)
-        # A master that hangs, or has just been lost, has left what there was before.
-        reports = self.left_reports() if report is None else {SWEEP: report}
-        return Ended("killed", why, reports, is_over)
-
-    def _last_report(self) -> dict[str, Any] | None:
-        """Ask the service for the sweep's report, as long as one that is being ended may be waited for."""
-        if self.place is None or self._sweep is None:
-            return None
-        found: list[dict[str, Any]] = []
-
-        def ask() -> None:
-            with suppress(EpsError), SchedulerClient(self._directory, give_up_s=LAST_REPORT_S) as client:
-                found.append(client.report(SWEEP)[0])
-
-        # A master that hangs takes the call, and is waited for much longer.
-        asking = threading.Thread(target=ask, name="last report", daemon=True)
-        asking.start()
-        asking.join(LAST_REPORT_S)
-        return found[0] if found else None
+        return Ended("killed", why, self.left_reports(), is_over)
 
     def left_reports(self) -> dict[str, dict[str, Any]]:
         """Return the reports that the application has left on the cluster, by sweep.
@@ -359,18 +334,18 @@ class Following:
         StorageError
             One cannot be read, or is none.
         """
-        names = [name for name in self.shared.names(REPORTS) if name.endswith(".json") and not name.startswith(".")]
-        return {unquote(name.removesuffix(".json")): self._left_report(f"{REPORTS}/{name}") for name in names}
-
-    def _left_report(self, path: str) -> dict[str, Any]:
-        with self.shared.read(path) as file:
-            content = file.read()
-        try:
-            found = json.loads(content)
-            if not isinstance(found, dict):
-                raise TypeError(f"a {type(found).__name__}, not an object")
-        except (ValueError, TypeError) as error:
-            raise StorageError(f"{self.shared.describe(path)}: is no report of a sweep: {error!r}") from None
+        found: dict[str, dict[str, Any]] = {}
+        for name in self.shared.names(REPORTS):
+            if name.startswith(".") or not name.endswith(".json"):
+                # A temporary file, of a master that was lost while it wrote.
+                continue
+            with self.shared.read(f"{REPORTS}/{name}") as file:
+                content = file.read()
+            try:
+                found[unquote(name.removesuffix(".json"))] = {**json.loads(content)}
+            except (ValueError, TypeError) as error:
+                where = self.shared.describe(f"{REPORTS}/{name}")
+                raise StorageError(f"{where}: is no report of a sweep: {error!r}") from None
         return found
 
     def _ends_within(self, seconds: float) -> bool:
@@ -411,6 +386,8 @@ class Following:
         place = place_of(self.shared)
         if place is None or place == self.place:
             return
+        if self.place is not None:
+            self._say(f"the master was lost, and jobs go on from their checkpoints; the next one listens on {place}")
         self.place, self.page = place, page
         self._directory.say_where(place, 0)
         if self._watcher is None and self._sweep is not None:

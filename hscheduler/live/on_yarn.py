@@ -1,14 +1,16 @@
 """Where the jobs of a sweep or a service run; on YARN the cluster is the ResourceManager's.
 
-The scheduler counts with nodes that are alike; where they differ, each counts as the smallest, so that what it grants
-fits wherever YARN puts it.  Its grants are its own plan, and YARN's are what happens: a container that the scheduler
-grants and YARN does not yet have is waited for by the job (``container_timeout_s``).
+The scheduler counts with nodes that are alike.  Where they differ, it counts with those that are at least of the size
+with which they hold most containers: what it grants fits wherever YARN puts it, and a small node does not shrink all.
+Its grants are its own plan, and YARN's are what happens: a container that the scheduler grants and YARN does not yet
+have is waited for by the job (``container_timeout_s``).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from eps.cluster.choice import check_backend
@@ -69,21 +71,29 @@ def cluster_of(asked: ClusterSpec, nodes: Sequence[ClusterNode]) -> ClusterSpec:
     Raises
     ------
     ConfigError
-        One has no room for a container.
+        None has room for a container.
     ResourceError
         There is none.
     """
     if not nodes:
         raise ResourceError("the cluster has no node that runs: see yarn node -list -all")
-    vcores = min(node.capacity.vcores for node in nodes)
-    memory = min(node.capacity.memory_mb for node in nodes)
     size = asked.container()
-    if size.vcores > vcores or size.memory_mb > memory:
+
+    def held(vcores: int, memory: int) -> tuple[int, int]:
+        """Return how many containers nodes of a size hold, and how many nodes are at least so large."""
+        able = sum(node.capacity.vcores >= vcores and node.capacity.memory_mb >= memory for node in nodes)
+        return able * min(vcores // size.vcores, memory // size.memory_mb), able
+
+    sizes = product({node.capacity.vcores for node in nodes}, {node.capacity.memory_mb for node in nodes})
+    vcores, memory = max(sizes, key=lambda each: (held(*each), each))
+    containers, able = held(vcores, memory)
+    if not containers:
+        largest = max((node.capacity for node in nodes), key=lambda each: (each.memory_mb, each.vcores))
         raise ConfigError(
-            f"a container of {size} fits no node of {Resources(vcores, memory)}: set container_memory and "
-            "container_vcores in [cluster]"
+            f"a container of {size} fits no node of {Resources(largest.vcores, largest.memory_mb)}: set "
+            "container_memory and container_vcores in [cluster]"
         )
-    return dataclasses.replace(asked, nodes=len(nodes), vcores=vcores, memory=f"{memory}MiB")
+    return dataclasses.replace(asked, nodes=able, vcores=vcores, memory=f"{memory}MiB")
 
 
 def check_place(job: JobSpec, settings: Mapping[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ import hscheduler
 from eps.cli import main as eps
 from eps.cluster.yarn.application import ENDED_FILE, RESULTS, Application
 from eps.cluster.yarn.types import ApplicationReport, Resource
-from eps.core.types import Address
 from eps.errors import ConfigError, JobNotFoundError, PeerUnavailableError, StorageError
 from eps.job.yarn.sweeps import REPORTS, report_file
 from eps.job.yarn.within import JOBS
@@ -24,8 +22,8 @@ from eps.storage.jobdir import JobDir, jobs_dir
 from eps.storage.local import LocalStorage
 from eps.storage.locations import RemotePath
 from eps.system.waits import wait_for
-from hscheduler.application.am import LEAVE_ATTEMPTS, Ends, attempt_of, outcome_of, page_of
-from hscheduler.application.follow import LAST_REPORT_S, Following, fetch_job
+from hscheduler.application.am import Ends, attempt_of, outcome_of, page_of
+from hscheduler.application.follow import Following, fetch_job
 from hscheduler.application.orders import CHECKPOINT_EVERY, SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders, staged
 from hscheduler.application.submit import (
     BASE_MB,
@@ -222,42 +220,33 @@ def test_a_job_may_have_what_the_scheduler_has_granted_it_and_its_end_is_of_one_
 
 
 class FullPlace(FakePlace):
-    """Its file system takes nothing so many times; or takes something for ever."""
+    """Its file system takes nothing; or takes something for ever."""
 
-    def __init__(self, refusals: int, hangs: threading.Event | None = None) -> None:
+    def __init__(self, hangs: threading.Event | None) -> None:
         super().__init__()
-        self.refusals, self.hangs, self.left = refusals, hangs, 0
+        self.hangs = hangs
 
     def end(self, job: str, run: object) -> None:
         self.runs.pop(job)
 
     def leave(self, job: JobDir, logs: bool) -> None:
-        if self.hangs is not None:
-            self.hangs.wait(DEADLINE_S)
-        if self.refusals:
-            self.refusals -= 1
+        if self.hangs is None:
             raise StorageError("no room")
-        self.left += 1
+        self.hangs.wait(DEADLINE_S)
 
 
 @pytest.mark.parametrize(
-    ("refusals", "join_s", "unleft"),
-    [
-        (LEAVE_ATTEMPTS - 1, DEADLINE_S, {}),
-        (LEAVE_ATTEMPTS, DEADLINE_S, {"job-a": "no room"}),
-        (0, 0.0, {"job-a": "its turn did not come"}),
-    ],
+    ("join_s", "unleft"), [(DEADLINE_S, {"job-a": "no room"}), (0.0, {"job-a": "its turn did not come"})]
 )
-def test_what_a_job_has_brought_is_left_at_the_second_or_third_try_or_it_is_said_that_it_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int, join_s: float, unleft: dict[str, str]
+def test_of_which_job_what_it_has_brought_is_not_left_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, join_s: float, unleft: dict[str, str]
 ) -> None:
-    monkeypatch.setattr("hscheduler.application.am.PAUSE_S", 0.0)
     monkeypatch.setattr("hscheduler.application.am._JOIN_S", join_s)
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     (jobs_dir() / "job-a").mkdir(parents=True)
     hangs = None if join_s else threading.Event()
     broker: Any = FakeBroker()
-    place: Any = FullPlace(refusals, hangs)
+    place: Any = FullPlace(hangs)
     ends = Ends(broker, place, LocalStorage(tmp_path / "shared"))
     state = Scheduler({"n": Resources(12, 8192)}, POLICIES["static"])
     ends.begin(lambda job_id: f"job-{job_id}", lambda sweep: {}, state)
@@ -270,7 +259,6 @@ def test_what_a_job_has_brought_is_left_at_the_second_or_third_try_or_it_is_said
     if hangs is not None:
         hangs.set()
         wait_for(lambda: ends.close() == {}, DEADLINE_S, "what was late")
-    assert place.left == (0 if refusals == LEAVE_ATTEMPTS else 1)
 
 
 # ---- who follows it
@@ -382,46 +370,6 @@ def test_who_ends_it_has_yarn_end_it(tmp_path: Path) -> None:
     client = FakeClient(("KILLED", "KILLED", ""))
     ended = following(client, tmp_path, []).end("interrupted")
     assert (ended.state, ended.reports, ended.is_over) == ("killed", {}, True)
-    assert client.killed == "interrupted"
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_a_master_that_hangs_does_not_keep_a_sweep_from_being_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
-) -> None:
-    killed = threading.Event()
-
-    class Hangs:
-        def __init__(self, directory: ServiceDir, give_up_s: float) -> None:
-            pass
-
-        def __enter__(self) -> Hangs:
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            pass
-
-        def report(self, sweep: str) -> Any:
-            if again:
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            killed.wait(LAST_REPORT_S)
-            return {"trials": []}, ""
-
-    class Noted(FakeClient):
-        def kill(self, application_id: str, diagnostics: str = "") -> None:
-            super().kill(application_id, diagnostics)
-            killed.set()
-
-    monkeypatch.setattr("hscheduler.application.follow.SchedulerClient", Hangs)
-    monkeypatch.setattr("hscheduler.application.follow.LAST_REPORT_S", LAST_REPORT_S if again else 0.1)
-    client = Noted(("KILLED", "KILLED", ""))
-    found = following(client, tmp_path, [])
-    found.place = Address("127.0.0.1", 1)
-    if again:
-        with pytest.raises(KeyboardInterrupt):
-            found.end("interrupted")
-    else:
-        assert found.end("interrupted").reports == {}
     assert client.killed == "interrupted"
 
 

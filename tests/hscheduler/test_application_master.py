@@ -16,16 +16,25 @@ from eps.cluster.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
 from eps.cluster.yarn.attempt import PREEMPTION_WAIT, Yarn
 from eps.cluster.yarn.types import FinalStatus
 from eps.net.security.certificates import make_certificates
+from eps.spec.job_spec import JobSpec
 from eps.storage.local import LocalStorage
+from eps.system.waits import wait_for
 from hscheduler.application import am
 from hscheduler.application.am import STATE
-from hscheduler.application.orders import SERVICE_FOLDER, ServiceOrders
+from hscheduler.application.follow import place_of
+from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, ServiceOrders
 from hscheduler.application.submit import settings_of
+from hscheduler.core.jobs import Phase
+from hscheduler.core.resources import Resources
+from hscheduler.service.client import SchedulerClient
+from hscheduler.service.directory import ServiceDir
 from hscheduler.spec import Spec
+from hscheduler.yarn.nodes import Machine
 from tests.fakes.storage import SharedFolder
 from tests.fakes.yarn import FakeYarn
 
-pytest.importorskip("requests")
+requests = pytest.importorskip("requests")
+DEADLINE_S = 30.0
 TABLES = {"cluster": {"container_memory": "512MiB"}, "job": {"data": "sklearn:digits", "workers": 1, "servers": 1}}
 ORDERS = ServiceOrders(settings_of(Spec.of(TABLES), "static"), Spec.of(TABLES).tables())
 END = (0, "finished", "1 of 1 trials finished")
@@ -118,6 +127,40 @@ def test_that_a_sweep_has_failed_is_said_again_as_it_was(master: Master, sweeps:
         file.write(json.dumps({"state": "failed", "exit_code": 1, "reason": "no trial finished"}).encode())
     assert master.run() == 1
     assert sweeps == [] and master.yarn.ended == (FinalStatus.FAILED, "no trial finished", "")
+
+
+def test_a_service_is_open_to_clients_and_counts_with_the_nodes_that_there_are_until_yarn_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(am, "leave", lambda reason: None)
+    monkeypatch.setattr("hscheduler.live.yarn_nodes.LOOK_EVERY_S", 0.05)
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / am.HOME))
+    master, size = Master(tmp_path), Resources(4, 16384)
+    machines = [Machine(f"h{number}:1", "RUNNING", size) for number in range(4)]
+    around = am.Surroundings("127.0.0.1", tmp_path, master.shared, lambda: machines, None, "attempt-000001")
+    codes: list[int] = []
+    orders = MasterOrders("webhdfs://namenode:1/eps/sweeps/one", "python", {}, {})
+    settings = ServiceOrders(ORDERS.settings)
+    runs = threading.Thread(
+        target=lambda: codes.append(am.serve(orders, settings, Yarn(*master.yarn.clients()), around)), daemon=True
+    )
+    runs.start()
+    wait_for(lambda: SERVICE_FILE in master.shared.names(""), DEADLINE_S, "the service")
+    place = place_of(master.shared)
+    assert place is not None
+    with SchedulerClient(ServiceDir(tmp_path / am.HOME / "hscheduler"), str(place)) as client:
+        assert client.jobs()[1]["vcores"] == 16
+        machines.append(Machine("h4:1", "RUNNING", size))
+        wait_for(lambda: client.jobs()[1]["vcores"] == 20, DEADLINE_S, "the node that came")
+        job = client.submit_job("one", JobSpec(data="sklearn:digits", splits=99, workers=99, servers=1))
+        assert job.phase is Phase.FAILED and "more than the whole cluster holds" in job.why
+    assert master.yarn.place is not None
+    page = master.yarn.place[-1]
+    assert requests.get(f"{page}report.json", timeout=DEADLINE_S).status_code == 200
+    assert requests.get(f"{page[:-2]}/report.json", timeout=DEADLINE_S).status_code == 404, "without the whole secret"
+    master.yarn.end_attempt("killed by its user")
+    runs.join(DEADLINE_S)
+    assert codes == [1] and ENDED_FILE not in master.shared.names(""), "the next attempt would go on"
 
 
 def test_what_yarn_leaves_whom_it_preempts_is_read_as_the_resourcemanager_reads_it(

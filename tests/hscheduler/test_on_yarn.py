@@ -27,10 +27,24 @@ def node(number: int, memory_mb: int, vcores: int) -> ClusterNode:
     return ClusterNode(f"n{number}:1", "", Resource(memory_mb, vcores), Resource(0, 0), (), 0)
 
 
-def test_the_cluster_is_that_of_the_resourcemanager_and_every_node_counts_as_the_smallest() -> None:
-    found = cluster_of(SMALL, [node(1, 4096, 4), node(2, 8192, 2), node(3, 4000, 16)])
-    assert (found.nodes, found.vcores, found.memory) == (3, 2, "4000MiB")
-    assert [capacity.vcores for capacity in found.capacities().values()] == [2, 2, 2]
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([(4096, 4), (8192, 2), (4000, 16)], (2, 4, "4000MiB")),
+        ([(65536, 16)] * 9 + [(1024, 2)], (9, 16, "65536MiB")),
+        ([(4096, 4), (4096, 3)], (2, 3, "4096MiB")),
+        ([(4096, 4), (300, 4)], (1, 4, "4096MiB")),
+    ],
+)
+def test_nodes_count_as_of_the_size_with_which_they_hold_most(
+    sizes: list[tuple[int, int]], expected: tuple[int, int, str]
+) -> None:
+    found = cluster_of(SMALL, [node(number, *size) for number, size in enumerate(sizes)])
+    assert (found.nodes, found.vcores, found.memory) == expected
+
+
+def test_the_jobs_of_a_cluster_have_its_containers() -> None:
+    found = cluster_of(SMALL, [node(1, 4096, 4)])
     assert container_settings(found) == {"on": "yarn", "memory_mb": "512", "vcores": "1"}
     spec = JobSpec(**container_settings(found))  # type: ignore[arg-type]
     assert spec.on == "yarn" and spec.number_by_role("memory_mb", "master") == 512

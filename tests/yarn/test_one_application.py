@@ -135,11 +135,13 @@ def test_a_node_that_goes_is_not_counted_with_and_a_sweep_goes_on_without_it(
 ) -> None:
     if not pytestconfig.getoption("--every-hadoop"):
         pytest.skip("takes a minute: --every-hadoop")
-    settings = {"parallelism": 3, "iterations": 150, "more": "stretch_s = 0.05"}
     results: list[tuple[int, dict[str, Any]]] = []
-    runs = threading.Thread(
-        target=lambda: results.append(sweep(tmp_path, "there", "--on", "yarn", "--quiet", **settings)), daemon=True
-    )
+    flags, iterations = ["--policy", "static", "--quiet"], 150
+
+    def there() -> None:
+        results.append(sweep(tmp_path, "there", "--on", "yarn", *flags, iterations=iterations, more="stretch_s = 0.05"))
+
+    runs = threading.Thread(target=there, daemon=True)
     runs.start()
 
     def nodes() -> set[str]:
@@ -160,7 +162,7 @@ def test_a_node_that_goes_is_not_counted_with_and_a_sweep_goes_on_without_it(
     ((code, found),) = results
     told = [decision["sentence"] for decision in found["decisions"]]
     assert code == 0 and f"node {node} is being decommissioned: the cluster has 2 nodes left" in told, told
-    _, local = sweep(tmp_path, "here", "--quiet", **settings)
+    _, local = sweep(tmp_path, "here", *flags, iterations=iterations)
     assert losses(found) == losses(local)
 
 
@@ -201,10 +203,12 @@ def test_a_master_that_is_killed_is_followed_by_one_that_goes_on(
     """Trials that were over stay so; the others begin again from their checkpoints, and end with the same bits."""
     if not pytestconfig.getoption("--every-hadoop"):
         pytest.skip("takes a minute: --every-hadoop")
-    settings = {"trials": 12, "iterations": 80, "more": 'checkpoint_every = "5"\nstretch_s = 0.05'}
+    settings: dict[str, Any] = {"trials": 12, "iterations": 80}
+    slow = 'checkpoint_every = "5"\nstretch_s = 0.05'
+    flags = ["--policy", "static", "--quiet"]
     results: list[tuple[int, dict[str, Any]]] = []
     runs = threading.Thread(
-        target=lambda: results.append(sweep(tmp_path, "there", "--on", "yarn", "--quiet", **settings)),
+        target=lambda: results.append(sweep(tmp_path, "there", "--on", "yarn", *flags, **settings, more=slow)),
         daemon=True,
     )
     runs.start()
@@ -231,5 +235,5 @@ def test_a_master_that_is_killed_is_followed_by_one_that_goes_on(
     (app, *_) = sorted(apps_of(on_yarn, ""), key=lambda app: -app["startedTime"])
     attempts = on_yarn.rest(f"/ws/v1/cluster/apps/{app['id']}/appattempts")["appAttempts"]["appAttempt"]
     assert len(attempts) == 2 and app["finalStatus"] == "SUCCEEDED" and staged(on_yarn) == []
-    _, local = sweep(tmp_path, "here", "--quiet", **settings)
+    _, local = sweep(tmp_path, "here", *flags, **settings)
     assert losses(found) == losses(local)

@@ -43,20 +43,12 @@ def flags_of(args: argparse.Namespace) -> str:
     return ServiceDir.of(args.state).flag + (f" --scheduler {args.scheduler}" if args.scheduler else "")
 
 
-def travelling(args: argparse.Namespace, tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a sweep's tables with places that the service which the flags name finds.
-
-    Raises
-    ------
-    ConfigError
-        A file cannot be read; or the service is on YARN, and a model is in a file of this host.
-    StorageError
-        The cluster does not take a file.
-    """
+def travelling(args: argparse.Namespace, tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a sweep's tables with places that the service which the flags name finds.  Raises as ``staged_for``."""
     directory = ServiceDir.of(args.state)
     # One that is given by its address alone need not be the one that was submitted from here.
     if args.scheduler or not directory.is_application():
-        return dict(tables)
+        return tables
     from hscheduler.application.follow import staged_for
 
     return staged_for(directory, tables)

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.cli.exits import EXIT_FAILED, EXIT_OK
-from eps.cluster.yarn.application import Application
-from eps.errors import ConfigError, EpsError, StorageError
+from eps.errors import ConfigError, EpsError
 from eps.job.display import table as columns
 from eps.job.yarn.sweeps import report_of
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
@@ -268,48 +267,33 @@ def compare(args: argparse.Namespace) -> int:
 def sweeps(args: argparse.Namespace) -> int:
     """List the sweeps that were submitted to YARN from this machine."""
     rows = [("SWEEP", "APPLICATION", "STATE", "DONE", "RESULTS")]
-    over = 0
-    damaged: list[str] = []
-    away: dict[tuple[str, str], str] = {}
+    over, problems = 0, []
     for known in known_sweeps():
+        name, state, done, results = "-", "unreadable", "", ""
         try:
             application, ended = known.application(), known.kept()
-        except StorageError as error:
-            # One that is damaged does not hide the others.
-            rows.append((known.sweep_id, "-", "unreadable", "", ""))
-            damaged.append(str(error))
-            continue
-        if application is None:
-            continue
-        name = known.sweep_id, application.application_id
-        if application.shared and ended is None:
-            kept = "followed" if known.service.is_running() else "to be fetched"
-            rows.append((*name, *_state(application, away), kept))
-        elif args.all:
-            rows.append((*name, "" if ended is None else ended.state, "", "fetched"))
-        else:
-            over += 1
+            if application is None:
+                continue
+            name, state = application.application_id, "" if ended is None else ended.state
+            if ended is not None or not application.shared:
+                over += not args.all
+                if args.all:
+                    rows.append((known.sweep_id, name, state, "", "fetched"))
+                continue
+            state, results = "YARN is away", "followed" if known.service.is_running() else "to be fetched"
+            found = report_of(application)
+            state = "unknown to YARN" if found is None else found.state.lower()
+            done = "" if found is None or found.ended else f"{found.progress:.0%}"
+        except EpsError as error:
+            # One that is damaged, or whose cluster is away, does not hide the others.
+            problems.append(str(error))
+        rows.append((known.sweep_id, name, state, done, results))
     print(columns(rows, indent=""))
-    for why in (*damaged, *dict.fromkeys(away.values())):
+    for why in dict.fromkeys(problems):
         print(f"hscheduler: {why}", file=sys.stderr)
     more = f"; {over} whose results are here are not shown (--all)" if over else ""
     print(f"hscheduler sweep --resume SWEEP follows one again, or fetches what it has left{more}")
     return EXIT_OK
-
-
-def _state(application: Application, away: dict[tuple[str, str], str]) -> tuple[str, str]:
-    """Return YARN's word on an application, and how far it is; note where YARN cannot be asked, and why."""
-    where = application.conf_dir, application.client
-    if where not in away:
-        try:
-            found = report_of(application)
-        except EpsError as error:
-            away[where] = str(error)
-        else:
-            if found is None:
-                return "unknown to YARN", ""
-            return found.state.lower(), "" if found.ended else f"{found.progress:.0%}"
-    return "YARN is away", ""
 
 
 def _spec(args: argparse.Namespace) -> Spec:
