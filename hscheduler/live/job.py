@@ -188,7 +188,7 @@ class LiveJob:
         return self._thread.is_alive() or (self._watcher is not None and self._watcher.is_alive())
 
     def retire(self) -> None:
-        """Let go of a job that has ended."""
+        """Let go of a job that is over, as soon as it is not there; one that is there yet is ended."""
         self._news.put(None)
 
     def leave(self) -> None:
@@ -219,24 +219,26 @@ class LiveJob:
                     news = self._news.get(timeout=wait_s)
                 except Empty:
                     # All that was told is taken.
-                    action = self._state.next_action()
-                    wait_s = None if action is None else 0.0
-                    if action is not None:
-                        self._carry_out(action)
-                        wait_s = _PAUSE_S if isinstance(action, job_state.Look) else 0.0
+                    wait_s = self._act()
                     continue
                 wait_s = 0.0
-                if news is None:
-                    is_to_end = True
-                    if self._closing.is_set():
-                        self._state.end("the sweep ends")
-                else:
+                if news is not None:
                     self._take(news)
+                is_to_end |= news is None
+                if is_to_end:
+                    self._state.end("the sweep ends")
         finally:
             if self._job is not None:
                 if not self._leaving and self._state.stage is not job_state.Stage.IDLE:
                     self._kill("the sweep ends")
                 self._job.close()
+
+    def _act(self) -> float | None:
+        """Do what is to be done next; return after how long there may be more, or None where only news can bring it."""
+        if (action := self._state.next_action()) is None:
+            return None
+        self._carry_out(action)
+        return _PAUSE_S if isinstance(action, job_state.Look) else 0.0
 
     def _tell(self, events: Sequence[e.Event]) -> None:
         for event in events:

@@ -505,7 +505,7 @@ class JobState:
     """
 
     def __init__(self, job_id: str, name: str, reading: Reading) -> None:
-        self._job_id, self._name = job_id, name
+        self._job_id = job_id
         self.reading = reading
         self.places = Places()
         self.stage = Stage.IDLE
@@ -549,8 +549,8 @@ class JobState:
             self._standstill.told(order.restarts, now_s)
 
     def end(self, why: str) -> None:
-        """Have the job end, if it is there."""
-        if self.stage is not Stage.IDLE:
+        """Have the job end, where it is there or is about to be."""
+        if not self.is_done:
             self._why = self._why or why
 
     @property

@@ -114,7 +114,7 @@ class Fleet:
     def __init__(self, settings: LiveSettings, tag: str, is_recorded: bool, say: Callable[[e.Event], None]) -> None:
         self._settings, self._tag, self._is_recorded, self._say = settings, tag, is_recorded, say
         self._jobs: dict[str, LiveJob] = {}
-        #: Held while a job is made for a start, so that none is made for who has closed it all.
+        #: Held while a job comes or goes, so that none is made for who has closed it all.
         self._starting = threading.Lock()
         self._spare = SpareSupervisor()
         self._closed = self._leaves = False
@@ -159,8 +159,9 @@ class Fleet:
 
     def forget(self, jobs: Iterable[str]) -> None:
         """Forget jobs that are over."""
-        for job_id in jobs:
-            self._jobs.pop(job_id, None)
+        with self._starting:
+            for job_id in jobs:
+                self._jobs.pop(job_id, None)
 
     def close(self, *, leave: bool) -> Callable[[], None] | None:
         """Start nothing more; return what ends all jobs, or leaves them as they are, and waits for their processes.
