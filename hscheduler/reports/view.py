@@ -15,8 +15,8 @@ from statistics import median
 
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase, best
-from hscheduler.core.record import Record
 from hscheduler.core.state import Scheduler
+from hscheduler.core.timeline import Timeline
 
 #: Decisions that are shown.
 LATEST_DECISIONS = 20
@@ -145,7 +145,7 @@ class SweepView:
                 self._take_command(now_s, command)
             self._look_at(now_s, scheduler, changed=not isinstance(event, e.Iterated) or bool(commands))
 
-    def look_back(self, record: Record, scheduler: Scheduler) -> None:
+    def look_back(self, record: Timeline, scheduler: Scheduler) -> None:
         """Take what was before the first event: all that is known of it; on the thread that owns ``scheduler``."""
         with self._lock:
             for trial in record.trials.values():

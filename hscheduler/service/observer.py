@@ -100,7 +100,7 @@ class Observer:
     def look_back(self, registry: Registry, look_ups: LookUps) -> None:
         """Take what was before the first event; of it there are no news."""
         self._look_ups = look_ups
-        self.view.look_back(registry.history, registry.state)
+        self.view.look_back(registry.timeline, registry.state)
         self.forget(())
 
     def forget(self, jobs: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from eps.spec.job_spec import JobSpec
 from hscheduler import cli
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
-from hscheduler.core.record import DecisionRecord
+from hscheduler.core.timeline import DecisionRecord
 from hscheduler.live import scheduler as live
 from hscheduler.policies.elastic import elastic
 from hscheduler.service.client import SchedulerClient
