@@ -582,6 +582,7 @@ class JobState:
                     return Start(places, resumes, may)
                 case e.GrowJob() | e.ShrinkJob() if self.stage is Stage.TRAINS:
                     self.resize.begin(number, order)
+                # One of a job that has ended is answered by its end.
         # Nobody waits for the end of a growth that a shrink is behind.
         return self.resize.next_action(is_wanted=not self._is_to_shrink()) if self.resize.is_on else None
 
@@ -686,8 +687,6 @@ class JobState:
             self._standstill.over(now_s)
         self.stage, self._why = Stage.IDLE, ""
         self.resize.drop()
-        # What it was ordered meanwhile is answered by its end.
-        self._orders = deque(each for each in self._orders if isinstance(each[1], e.StartJob))
         return [e.JobEnded(self._job_id, phase, why, feedback, loss, self.pause_s)]
 
 
