@@ -14,10 +14,9 @@ RUN jlink --output /opt/java --compress=2 --no-header-files --no-man-pages --add
     java.se,jdk.crypto.ec,jdk.management,jdk.naming.dns,jdk.net,jdk.security.auth,jdk.security.jgss,jdk.unsupported,jdk.zipfs && \
     /opt/java/bin/java -Xshare:dump
 # As eps devcluster gets them.
-RUN python3 -c "import pathlib, sys; from eps.cluster.devcluster.jars import class_path_of_jars; \
-    from eps.cluster.devcluster.java import find_java; \
+RUN python3 -c "import pathlib, sys; from eps.cluster.devcluster.jars import class_path_of_jars, find_java; \
     class_path_of_jars('${HADOOP_VERSION}', pathlib.Path('/tmp/jars'), find_java(), \
-                       lambda text, step: print(text, file=sys.stderr))" && \
+                       lambda text: print(text, file=sys.stderr))" && \
     mkdir -p /opt/hadoop/web/webapps/hdfs /opt/hadoop/web/webapps/datanode && mv /tmp/jars/hadoop/*/lib /opt/hadoop/lib
 
 FROM ${BASE}

@@ -55,14 +55,14 @@ from benchmarks.bench_common import (  # noqa: E402
     run_to_the_end,
     say,
 )
+from eps.cluster.devcluster.jars import REPOSITORY_VARIABLE, find_maven  # noqa: E402
 from eps.cluster.devcluster.lifecycle import start_cluster, stop_cluster  # noqa: E402
-from eps.cluster.devcluster.maven import REPOSITORY_VARIABLE, find_maven  # noqa: E402
 from eps.cluster.devcluster.settings import HADOOP_VERSION, ClusterSettings  # noqa: E402
 from eps.errors import EpsError, ResourceError  # noqa: E402
 from eps.job.client import Job  # noqa: E402
 from eps.storage.jobdir import cache_dir  # noqa: E402
 from hscheduler.spec import Spec, memory_mb  # noqa: E402
-from hscheduler.yarn.secret import secret_of  # noqa: E402
+from hscheduler.yarn.endpoint import secret_of  # noqa: E402
 
 PLUGIN = ROOT / "hscheduler" / "yarn-plugin"
 POLICY = "hscheduler.yarn.HSchedulerPolicy"
@@ -161,7 +161,7 @@ def build_plugin(folder: Path) -> Path:
     ResourceError
         Maven fails, or cannot be had.
     """
-    maven = find_maven(cache_dir() / "maven", lambda text, step: None)
+    maven = find_maven(cache_dir() / "maven", lambda text: None)
     command = [maven, "-q", "-B", "-f", str(PLUGIN / "pom.xml"), f"-Dhadoop.version={HADOOP_VERSION}"]
     mirror = os.environ.get(REPOSITORY_VARIABLE)
     if mirror:
@@ -193,22 +193,23 @@ def hadoop(folder: Path, settings: ClusterSettings) -> Iterator[None]:
     """Have a cluster run, all of whose nodes are alike, and be that of HADOOP_CONF_DIR."""
     home = folder / "hadoop"
     try:
-        cluster = start_cluster(home, settings, lambda text, step: None if step else say(f"  {text}"))
+        cluster = start_cluster(home, settings, lambda text: say(f"  {text}"))
         # No trial asks for a label; so the cores of the node that has one count as any others do.
-        done = cluster.command("yarn", "rmadmin", "-replaceLabelsOnNode", f"{cluster.nodes[-1]}=")
+        command = [str(cluster.bin / "yarn"), "rmadmin", "-replaceLabelsOnNode", f"{cluster.nodes[-1]}="]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
         if done.returncode:
             raise ResourceError(f"a node keeps its label:\n{done.stdout}{done.stderr}")
         os.environ.update(cluster.environment())
         yield
     finally:
-        stop_cluster(home, lambda text, step: None)
+        stop_cluster(home, lambda text: None)
 
 
 @contextlib.contextmanager
 def scheduler(folder: Path, port: int, secret: Path, feedback_iteration: int) -> Iterator[Path]:
     """Have ``hscheduler yarn-plugin`` run, and give the file with what it says."""
     told = folder / "hscheduler.log"
-    words = ["--listen", f"127.0.0.1:{port}", "--secret-file", str(secret), "--queue", "default"]
+    words = ["--listen", f"127.0.0.1:{port}", "--secret-file", str(secret)]
     words += ["--feedback-iteration", str(feedback_iteration)]
     with told.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(

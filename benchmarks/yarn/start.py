@@ -36,7 +36,7 @@ from benchmarks.bench_common import (  # noqa: E402
     say,
     spread,
 )
-from eps.cluster.devcluster.processes import with_variable  # noqa: E402
+from eps.cluster.devcluster.lifecycle import processes_with  # noqa: E402
 from eps.cluster.yarn.application import Application  # noqa: E402
 from eps.errors import ConfigError  # noqa: E402
 from eps.job.client import Job  # noqa: E402
@@ -70,8 +70,8 @@ def master_mb(job: Job) -> float:
     application = Application.read(job.directory)
     assert application is not None
     number = application.application_id.removeprefix("application_")
-    for process in with_variable("CONTAINER_ID", "container_"):
-        folder = Path("/proc", str(process.pid))
+    for pid in processes_with("environ", "CONTAINER_ID=container_"):
+        folder = Path("/proc", str(pid))
         if b"eps.job.yarn.am" in folder.joinpath("cmdline").read_bytes() and number in folder.joinpath(
             "environ"
         ).read_text(errors="replace"):

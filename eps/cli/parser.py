@@ -12,7 +12,7 @@ from typing import Any
 from eps._version import __version__
 from eps.cli.arguments import CommandParser, count, given_name
 from eps.cli.exits import EXIT_CODES
-from eps.cluster.devcluster.options import add_devcluster
+from eps.cluster.devcluster.settings import HADOOP_VERSION, QUEUES, TRIED_VERSIONS, ClusterSettings
 from eps.spec.job_spec import JobSpec
 
 _DESCRIPTION = """\
@@ -65,7 +65,7 @@ _PRUNE_DESCRIPTION = """\
 Remove the directories of jobs that have ended: report, model, checkpoints and logs.
 
 Those that could be resumed are kept, which are all that stopped before their end,
-those on YARN whose results could not be fetched (eps status NAME tries again), those
+those on YARN whose results were not fetched (eps fetch NAME does), those
 with damaged files (--state unreadable or --resumable removes them), and those that
 ended within a minute, whose report somebody may be about to read.  A model that
 hscheduler results is to export has to be exported before.  With a job on YARN goes what
@@ -76,6 +76,29 @@ Sweeps that were submitted to YARN (hscheduler sweep --on yarn) are called
 sweeps/..., and are meant by --all, and by a PREFIX only if that begins with sweeps/.
 They are removed when they have ended and what they left was fetched, or they left
 nothing; with --resumable also where it was not fetched.
+"""
+
+_DEVCLUSTER_DESCRIPTION = """\
+A real Hadoop on this host: NameNode, DataNode, ResourceManager and NodeManagers, each
+a process of its own.  Its jars come from Maven Central (once, about 100 MB); it needs
+Linux and a JDK 17, and about 1.5 GB of memory.  It keeps what HDFS holds when it is
+stopped and started again.
+"""
+
+_DEVCLUSTER_START_DESCRIPTION = """\
+Start it, and print the variable that leads to it.  What fails leaves nothing running that
+did not run before.  Where it runs already it is left as it is, and jobs with it; what has
+ended of it is started again with the same ports, data and options, which need not be given
+again.  Options are as said below where it does not run.
+
+Ports are free ones; NodeManagers are at 127.0.0.11 and up.  There are two queues, default
+and batch, half of the cluster each, and each may have all of it while the other does not
+ask; the last node has the label "transient".
+
+With --kerberos it has a realm of its own, EPS.DEV, and two more variables are printed: the
+settings of the realm, and the keytab by which programs log in as this host's user.  EPS does
+so by itself; Hadoop's commands want a ticket: kinit -k -t $KRB5_CLIENT_KTNAME $USER.  Its
+nodes have no label, and what containers wrote stays in the folders of the nodes.
 """
 
 #: Said of an option that ``eps resume`` does not take.
@@ -122,7 +145,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_changes(commands)
     _add_endings(commands)
     _add_predict(commands)
-    add_devcluster(commands, _command)
+    _add_devcluster(commands)
     _command(commands, "version", "print the version", "inspect:version", "eps version")
     return parser
 
@@ -208,7 +231,9 @@ def _add_flag(group: Any, field: dataclasses.Field[Any]) -> None:
         shown = f"{help_text} (default {'yes' if default else 'no'})"
         group.add_argument(flag, action=argparse.BooleanOptionalAction, help=shown)
     elif isinstance(default, tuple):
-        group.add_argument(flag, action="append", metavar="K:CHANGE", help=f"{help_text}; may be repeated")
+        group.add_argument(
+            flag, action="append", metavar=field.metadata["metavar"], help=f"{help_text}; may be repeated"
+        )
     else:
         kind = {int: ("N", int), float: ("X", float)}.get(type(default), (field.metadata.get("metavar", "TEXT"), str))
         shown = f"{help_text} (default {default})" if default not in ("", 0, -1) else help_text
@@ -221,6 +246,16 @@ def _add_inspection(commands: Any) -> None:
     status.add_argument("name", metavar="NAME")
     status.add_argument("--json", action="store_true", help="print JSON")
     _add_jobs(commands)
+    fetch = _command(
+        commands,
+        "fetch",
+        "bring what an ended job on YARN has left to this machine",
+        "inspect:fetch",
+        "eps fetch a9a",
+        text="Bring report and model of a job on YARN that has ended into its folder, EPS_HOME/jobs/NAME, and to where "
+        "eps submit was told to bring them.",
+    )
+    fetch.add_argument("name", metavar="NAME")
     logs = _command(
         commands,
         "logs",
@@ -355,4 +390,58 @@ def _add_predict(commands: Any) -> None:
     predict.add_argument("--json", action="store_true", help="print the metrics as JSON")
     predict.add_argument(
         "--code", default="", metavar="path.py:Class", help="a user's own model, if its file has moved since"
+    )
+
+
+def _add_devcluster(commands: Any) -> None:
+    text = "start and stop a real Hadoop on this host"
+    parser = _command(commands, "devcluster", text, "", text=_DEVCLUSTER_DESCRIPTION)
+    parser.epilog = 'example:\n  eval "$(eps devcluster start)"'
+    inner = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=type(parser))
+    start = _command(
+        inner,
+        "start",
+        "start it",
+        "devcluster:start",
+        'eval "$(eps devcluster start)"',
+        "eps devcluster start --nodes 5 --memory 2048 --vcores 2 --home /tmp/hadoop",
+        text=_DEVCLUSTER_START_DESCRIPTION,
+    )
+    stop = _command(inner, "stop", "stop it, and keep what HDFS holds", "devcluster:stop", "eps devcluster stop")
+    words = ("eps devcluster status", "eps devcluster status --json")
+    status = _command(inner, "status", "show its daemons", "devcluster:status", *words)
+    status.add_argument("--json", action="store_true", help="print JSON")
+    for one in (start, stop, status):
+        one.add_argument("--home", default="", metavar="DIR", help="where it lives (default EPS_HOME/devcluster)")
+    defaults = ClusterSettings()
+    for name, default, text in (
+        ("nodes", defaults.nodes, "NodeManagers"),
+        ("memory", defaults.memory_mb, "memory that each offers, in MB; may be more than the host has"),
+        ("vcores", defaults.vcores, "virtual cores that each offers; may be more than the host has"),
+    ):
+        start.add_argument(f"--{name}", type=int, metavar="N", help=f"{text} (default {default})")
+    start.add_argument(
+        "--hadoop-version",
+        metavar="X.Y.Z",
+        help=f"of Hadoop 3, from 3.3.0 on; {', '.join(TRIED_VERSIONS)} were tried (default {HADOOP_VERSION})",
+    )
+    for name, metavar, text in (
+        ("disable-preemption", "QUEUE", f"Hadoop's own preemption takes nothing from this queue ({', '.join(QUEUES)})"),
+        ("policy", "CLASS", "a scheduling monitor of the ResourceManager, asked before Hadoop's own preemption"),
+        ("rm-classpath", "PATH", "a jar or directory that the ResourceManager's class path begins with"),
+        ("property", "KEY=VALUE", "a setting of Hadoop"),
+    ):
+        start.add_argument(f"--{name}", action="append", metavar=metavar, help=f"{text}; may be repeated")
+    start.add_argument(
+        "--kerberos",
+        action="store_true",
+        default=None,
+        help="everybody proves who they are, in a realm of its own (default: not)",
+    )
+    start.add_argument(
+        "--timeout",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="to be ready, once the jars are there (default 120)",
     )

@@ -121,7 +121,7 @@ class HdfsStorage:
     def _upload(self, path: str, file: BinaryIO, size_bytes: int) -> None:
         what = f"{self.describe(path)}: cannot be written"
         if not self._made:
-            self._web.ask(what, lambda: self._web.client._mkdirs(self._root, permission=self._folder_mode))
+            self._web.ask(what, lambda: self._web.client.makedirs(self._root, permission=self._folder_mode))
             self._made = True
         target = self._path(path)
         folder, name = posixpath.split(target)
@@ -141,7 +141,7 @@ class HdfsStorage:
             for temporary in temporaries[: len(temporaries) - placed]:
                 # Of the last one only the master's name is known, and whoever is asked may be what is lost.
                 with suppress(Exception):
-                    self._web.client._delete(temporary)
+                    self._web.client.delete(temporary)
 
     def _send(self, path: str, file: BinaryIO, size_bytes: int, lost: list[str]) -> int:
         """Write a new file and return its number; the DataNodes that are ``lost`` are left out, where others are."""
@@ -151,7 +151,7 @@ class HdfsStorage:
         url = self._web.data_node(self._web.client._create, path, lost, **mode)
         with _leaving_out(url, lost):
             self._web.send("PUT", url, data=_Body(file, size_bytes) if size_bytes else b"").close()
-        found = _status(self._web.status(path))
+        found = _status(self._web.client.status(path))
         if found.size_bytes != size_bytes:
             raise Passing(f"{found.size_bytes} of {size_bytes} bytes arrived")
         return found.file_id
@@ -174,10 +174,10 @@ class HdfsStorage:
 
     def _is(self, path: str, number: int) -> bool:
         try:
-            return bool(self._web.status(path)["fileId"] == number)
+            return bool(self._web.client.status(path)["fileId"] == number)
         except Exception as error:
             trouble = trouble_of(error)
-            if trouble is None or not trouble.missing:
+            if trouble is None or trouble.kind is not MissingError:
                 raise
             return False
 
@@ -191,7 +191,7 @@ class HdfsStorage:
         """
         what = f"{self.describe(folder)}: cannot become {self.describe(target)}"
         source = self._path(folder)
-        number = _status(self._web.ask(what, lambda: self._web.status(source))).file_id
+        number = _status(self._web.ask(what, lambda: self._web.client.status(source))).file_id
         self._place(what, source, self._path(target), number, overwrite=False)
 
     def remove(self, path: str) -> None:
@@ -200,7 +200,7 @@ class HdfsStorage:
         if not path:
             self._made = False
         with suppress(MissingError):
-            self._web.ask(what, lambda: self._web.client._delete(self._path(path), recursive="true"))
+            self._web.ask(what, lambda: self._web.client.delete(self._path(path), recursive=True))
 
     # ---- reading
 
@@ -224,13 +224,10 @@ class HdfsStorage:
         """Return what is in a folder, by name; nothing of one that does not exist."""
         what = f"{self.describe(folder)}: cannot be listed"
         try:
-            answer = self._web.ask(what, lambda: self._web.client._list_status(self._path(folder)).json())
+            answer = self._web.ask(what, lambda: self._web.client.list(self._path(folder), status=True))
         except MissingError:
             return {}
-        found = {entry["pathSuffix"]: _status(entry) for entry in answer["FileStatuses"]["FileStatus"]}
-        if "" in found:
-            raise StorageError(f"{what}: is a file")
-        return found
+        return {name: _status(entry) for name, entry in answer}
 
     def status(self, path: str) -> FileStatus:
         """Return what a file or folder is.
@@ -243,7 +240,7 @@ class HdfsStorage:
             It cannot be asked for.
         """
         what = f"{self.describe(path)}: cannot be read"
-        return _status(self._web.ask(what, lambda: self._web.status(self._path(path))))
+        return _status(self._web.ask(what, lambda: self._web.client.status(self._path(path))))
 
     def checksum(self, path: str) -> str:
         """Return HDFS's own checksum of a file, with what it is: as ``MD5-of-0MD5-of-512CRC32C:00...``.
@@ -309,7 +306,7 @@ class _Reader(io.RawIOBase):
     def _open(self) -> None:
         """Connect to a DataNode for what is left; other content than it was would be a mixture."""
         if self._at:
-            found = _status(self._web.status(self._path))
+            found = _status(self._web.client.status(self._path))
             if found != self._status:
                 raise StorageError(f"{self._where}: cannot be read: it was replaced while it was read")
         self._url = self._web.data_node(self._web.client._open, self._path, self._lost, offset=self._at)

@@ -1,11 +1,11 @@
 """WebHDFS: who one is to it, what its errors mean, and how long it is asked again; tokens that it gives.
 
-What stands for a moment is waited for, up to a deadline: a NameNode in safe mode or on standby, a DataNode that is
-gone, a connection that breaks.  What will not change by waiting is an error at once: rights, quotas, missing files.
+The package ``hdfs`` speaks the protocol and turns to the next NameNode where one is on standby or away.  Its raw
+operations are used where its readers, writers and ``rename`` cannot say what is needed: ``createflag``,
+``renameoptions``, and which DataNodes are lost.
 
-The package ``hdfs`` speaks the protocol and turns to the next NameNode where one is on standby.  Its raw operations are
-used, not its readers and writers: these take neither ``createflag`` nor ``renameoptions``, and do not tell a lost
-DataNode from a lost NameNode.
+What goes by itself is waited for, up to a deadline: connections that break, HTTP 5xx, a NameNode on standby or in safe
+mode, leases and blocks that HDFS recovers.  Java's class name in the answer says so.  All else is an error at once.
 
 Whoever has a ticket, and Java, needs no package that speaks Kerberos over HTTP: a delegation token says who one is as
 well.
@@ -19,7 +19,8 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,112 +46,39 @@ CONNECT_S, SILENCE_S = 10.0, 30.0
 #: Between two tries: doubled each time, from the first to the last.
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
 _TOLD_EVERY_S = 10.0
+#: Of HTTP: not 501, by which one says that it knows no such request.
+_SERVER_ERRORS = (500, 502, 503, 504)
 #: A query in a text, and a token wherever else it stands.
 _QUERY = re.compile(r"""\?[\w.%-]+=[^\s"'<>()]*|\b(delegation|token)=[^\s"'<>()&]*""")
 SEE_IT_RUNS = "see that HDFS runs, and that HADOOP_CONF_DIR leads to it"
-_TAKES_NO_DATA = "no DataNode of HDFS takes data: see that one is live and has room (hdfs dfsadmin -report)"
 _NOT_A_WEB_PORT = (
     "that port is one for Hadoop's own clients, which speak no HTTP: hdfs:// names a NameNode by that port, "
     "webhdfs:// by the one of its web pages (dfs.namenode.http-address)"
 )
 
-#: What Hadoop calls an error that goes by itself; as of ``RemoteException.exception``.
+#: Java's classes, without their package, of what goes by itself: as of ``RemoteException.exception``.
 _PASSING = frozenset(
-    "SafeModeException StandbyException RetriableException ConnectException ConnectTimeoutException SocketException "
-    "SocketTimeoutException NoRouteToHostException EOFException BlockMissingException NotReplicatedYetException "
-    "ClosedChannelException LeaseExpiredException AlreadyBeingCreatedException RecoveryInProgressException "
-    "CannotObtainBlockLengthException DataNodeUnavailable".split()
+    "SafeModeException StandbyException RetriableException LeaseExpiredException AlreadyBeingCreatedException "
+    "RecoveryInProgressException NotReplicatedYetException BlockMissingException "
+    "CannotObtainBlockLengthException".split()
 )
-#: The same, where the error is called IOException.  Source: NamenodeWebHdfsMethods, BlockManager, DFSInputStream,
-#: StripeReader, FileChecksumHelper, DataStreamer and DFSOutputStream of Hadoop 3.5.
-_PASSING_TEXTS = (
-    "Namesystem has not been initialized",
-    "Block could not be located",
-    # Reading.
-    "Could not obtain block",
-    "Could not obtain the last block",
-    "Cannot obtain block length",
-    "Failed to read from all available datanodes",
-    "missing blocks, the stripe is",
-    "Fail to get block",
-    # Writing.
-    "All datanodes",
-    "Could not get block locations",
-    "Unable to create new block",
-    "Unable to close file",
-    "Failed to replace a bad datanode",
-    "Failed to add a datanode",
-    "Error recovering pipeline",
-    "Failing write",
-    "No ack received",
-    # Either.
-    "Connection reset",
-    "Connection refused",
-    "Broken pipe",
-    "Premature EOF",
-    "Got error, status",
+#: Those that tell of DataNodes and connections to them, where one is looked for or asked: of lost blocks Hadoop says no
+#: more than IOException.
+_OF_DATA_NODES = frozenset(
+    "IOException PathIOException EOFException ConnectException ConnectTimeoutException SocketException "
+    "SocketTimeoutException NoRouteToHostException ClosedChannelException".split()
 )
-
-#: The same, where nobody is there who has the block, or has room for it -> in words that say what to do.
-_NO_DATA_NODE = {
-    "nodes contain this block": "no live DataNode of HDFS has this block: see which are lost (hdfs dfsadmin -report)",
-    "Failed to find datanode": _TAKES_NO_DATA,
-    "could only be written to": _TAKES_NO_DATA,
-}
+_SEE_DATA_NODES = "see that its DataNodes are live and have room (hdfs dfsadmin -report)"
+#: A cancelled or expired token is a SecurityException to WebHDFS, which then cannot tell who asks.
+_REFUSING = frozenset(("AuthenticationException", "InvalidToken", "SecurityException"))
 
 
-@dataclass(frozen=True)
-class Login:
-    """Who one is to a file system."""
-
-    #: ``token``, ``kerberos`` (the ticket of ``kinit``, or a keytab) or ``insecure`` (a name that nobody checks).
-    kind: str
-    #: Of ``insecure``; empty is the name of the process's user.
-    user: str = ""
-    #: Of ``token``, as :meth:`~eps.hadoop.token_file.HadoopToken.to_url_text` gives it.
-    token: str = ""
-
-    def __repr__(self) -> str:
-        return f"Login({self.kind}{f' as {self.user}' if self.user else ''})"
+class MissingError(StorageError):
+    """There is no such file or folder."""
 
 
-def choose_login(
-    conf: HadoopConf,
-    environ: Mapping[str, str],
-    tokens: Collection[HadoopToken],
-    authority: str,
-    addresses: Collection[str] = (),
-) -> Login:
-    """Return who one is to a file system: by a token that was given, by one of YARN's, by Kerberos, or by name.
-
-    Parameters
-    ----------
-    conf : HadoopConf
-    environ : mapping
-        ``EPS_HDFS_TOKEN`` goes before all; ``HADOOP_USER_NAME`` is the name where nobody checks it.
-    tokens : collection of HadoopToken
-        Of the file that ``HADOOP_TOKEN_FILE_LOCATION`` names.
-    authority, addresses
-        As of :func:`~eps.hadoop.token_file.hdfs_token`.
-
-    Raises
-    ------
-    ConfigError
-        ``EPS_HDFS_TOKEN`` is no token: a NameNode would not say so, but end the connection.
-    """
-    given = environ.get(TOKEN_VARIABLE)
-    if given:
-        try:
-            HadoopToken.from_url_text(given, TOKEN_VARIABLE)
-        except StorageError as error:
-            raise ConfigError(f"{error}; it must be the text that op=GETDELEGATIONTOKEN of WebHDFS answers") from None
-        return Login("token", token=given)
-    token = hdfs_token(tokens, authority, addresses)
-    if token is not None:
-        return Login("token", token=token.to_url_text())
-    if conf.wants_kerberos:
-        return Login("kerberos")
-    return Login("insecure", user=environ.get("HADOOP_USER_NAME", ""))
+class Passing(Exception):
+    """Something that may go by itself, found by who asked; the text says what."""
 
 
 @dataclass(frozen=True)
@@ -159,52 +87,33 @@ class Trouble:
 
     #: In words, without the query of an address: who is asked by a token has it there.
     text: str
-    #: It may go by itself.
-    passes: bool
-    #: There is no such file or folder.
-    missing: bool = False
+    #: What is raised for it; None: it may go by itself.
+    kind: type[StorageError] | None = None
     #: Nobody was found at an address.
     unreachable: bool = False
-    #: Who answers there is no WebHDFS.
-    stranger: bool = False
-    #: Who asks is not believed, or may not have it.
-    denied: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", _QUERY.sub("", self.text))
 
 
-def remote_trouble(status: int, name: str, message: str) -> Trouble:
-    """Return what an answer of Hadoop that is an error means.
-
-    Parameters
-    ----------
-    status : int
-        Of HTTP; 0 where it is not known.
-    name, message : str
-        Of the ``RemoteException``; Java's classes without their package.
-    """
+def remote_trouble(name: str, message: str) -> Trouble:
+    """Return what an answer of Hadoop that is an error means, by the name and message of its ``RemoteException``."""
     first = message.strip().split("\n")[0].strip()
-    told = f"{name}: {first}" if name and first else name or first or f"HTTP status {status}"
-    proof = status == 401 or name in ("AuthenticationException", "InvalidToken")
-    # Of a token that has expired or was cancelled WebHDFS says that it cannot tell who asks.
-    if proof or "Authentication failure" in message or "$InvalidToken" in message:
+    told = f"{name}: {first}" if name and first else name or first
+    # The second are the words of the package for HTTP status 401.
+    if name in _REFUSING or (not name and "Authentication failure" in message):
         text = f"HDFS refuses the credentials ({told}): renew the ticket (kinit) or the token"
-        return Trouble(text, passes=False, denied=True)
-    if name == "SafeModeException" or "in safe mode" in message:
-        text = f"the NameNode is in safe mode ({first}): it leaves it by itself, or by hdfs dfsadmin -safemode leave"
-        return Trouble(text, passes=True)
+        return Trouble(text, StorageDeniedError)
+    if name == "SafeModeException":
+        mended = "it leaves it by itself, or by hdfs dfsadmin -safemode leave"
+        return Trouble(f"the NameNode is in safe mode ({first}): {mended}")
     if name == "StandbyException":
-        return Trouble(f"no NameNode is active ({first})", passes=True)
+        return Trouble(f"no NameNode is active ({first})")
     if name == "FileNotFoundException":
-        return Trouble(f"no such file or folder ({first})", passes=False, missing=True)
-    if name == "AccessControlException" and "is not a directory" not in first:
-        return Trouble(f"{first}: ask the owner for the right, or log in as another", passes=False, denied=True)
-    for text, words in _NO_DATA_NODE.items():
-        if text in message:
-            return Trouble(words, passes=True)
-    passes = name in _PASSING or any(text in message for text in _PASSING_TEXTS) or (not name and status >= 500)
-    return Trouble(told, passes)
+        return Trouble(f"no such file or folder ({first})", MissingError)
+    if name == "AccessControlException":
+        return Trouble(f"{first}: ask the owner for the right, or log in as another", StorageDeniedError)
+    return Trouble(told, None if name in _PASSING else StorageError)
 
 
 def trouble_of(error: BaseException) -> Trouble | None:
@@ -213,33 +122,29 @@ def trouble_of(error: BaseException) -> Trouble | None:
     from requests import exceptions as rq
     from urllib3 import exceptions as u3
 
+    if isinstance(error, Passing):
+        return Trouble(str(error))
     if isinstance(error, HdfsError):
+        if isinstance(error.message, str):
+            return remote_trouble(error.exception or "", error.message)
         # What is no answer of WebHDFS comes as it was sent.
-        message = error.message.decode("utf-8", "replace") if isinstance(error.message, bytes) else str(error.message)
-        if "Hadoop IPC port" in message:
-            return Trouble(_NOT_A_WEB_PORT, passes=False, stranger=True)
-        if message.lstrip().startswith("<"):
-            text = "what answers, a page for people, is no WebHDFS: see that it is a NameNode's"
-            return Trouble(text, passes=False, stranger=True)
-        return remote_trouble(0, getattr(error, "exception", None) or "", message)
+        text = "what answers is no WebHDFS: see that it is a NameNode's"
+        return Trouble(_NOT_A_WEB_PORT if b"Hadoop IPC port" in error.message else text, StorageAwayError)
     if isinstance(error, rq.SSLError):
-        return Trouble(f"TLS with {_asked(error)} fails: {innermost(error)}", passes=False, stranger=True)
-    unknown = _innermost(error)
-    if isinstance(unknown, socket.gaierror):
-        text = f"the host of {_asked(error)} is not known ({unknown.strerror})"
-        return Trouble(text, passes=True, unreachable=True)
-    if isinstance(error, rq.Timeout | u3.TimeoutError):
-        return Trouble(f"{_asked(error)} does not answer in time", passes=True)
-    if isinstance(error, rq.ConnectionError | rq.ChunkedEncodingError | u3.ProtocolError | u3.NewConnectionError):
-        text = f"{_asked(error)} cannot be reached, or the connection broke: {SEE_IT_RUNS}"
-        return Trouble(text, passes=True, unreachable=True)
-    if isinstance(error, ConnectionError | TimeoutError | EOFError):
-        return Trouble(f"the connection broke ({error})", passes=True)
-    if isinstance(error, rq.RequestException | u3.HTTPError):
-        return Trouble(f"{type(error).__name__}: {innermost(error)}", passes=False)
+        return Trouble(f"TLS with {_asked(error)} fails: {innermost(error)}", StorageAwayError)
+    if isinstance(unknown := _innermost(error), socket.gaierror):
+        return Trouble(f"the host of {_asked(error)} is not known ({unknown.strerror})", unreachable=True)
+    if isinstance(error, rq.Timeout | u3.TimeoutError | TimeoutError):
+        return Trouble(f"{_asked(error)} does not answer in time")
+    if isinstance(error, rq.ConnectionError | rq.ChunkedEncodingError | u3.HTTPError | ConnectionError | EOFError):
+        answer = getattr(error, "response", None)
+        if answer is not None:
+            return Trouble(f"{_asked(error)} answers HTTP status {answer.status_code}")
+        return Trouble(f"{_asked(error)} cannot be reached, or the connection broke: {SEE_IT_RUNS}", unreachable=True)
+    if isinstance(error, rq.RequestException):
+        return Trouble(f"{type(error).__name__}: {innermost(error)}", StorageError)
     if isinstance(error, KeyError | ValueError | TypeError):
-        text = f"what answers is no WebHDFS ({type(error).__name__}: {error})"
-        return Trouble(text, passes=False, stranger=True)
+        return Trouble(f"what answers is no WebHDFS ({type(error).__name__}: {error})", StorageAwayError)
     return None
 
 
@@ -260,10 +165,6 @@ def _innermost(error: BaseException) -> BaseException:
 def _asked(error: Any) -> str:
     request = getattr(error, "request", None)
     return urlsplit(request.url).netloc if request is not None and request.url else "HDFS"
-
-
-class Passing(Exception):
-    """Something that may go by itself, found by who asked; the text says what."""
 
 
 class WebHdfs:
@@ -320,11 +221,6 @@ class WebHdfs:
             except Exception as error:
                 patience.wait(error)
 
-    def status(self, path: str) -> dict[str, Any]:
-        """Return the ``FileStatus`` of a file or folder."""
-        found: dict[str, Any] = self.client._get_file_status(path).json()["FileStatus"]
-        return found
-
     def rename(self, source: str, target: str, options: str) -> None:
         """Rename a file or folder; ``options`` are ``OVERWRITE``, or ``NONE``: the target must be free.
 
@@ -353,8 +249,11 @@ class WebHdfs:
         """
 
         def ask() -> str:
-            with act(path, noredirect="true", excludedatanodes=",".join(lost) or None, **params) as answer:
-                return str(answer.headers.get("location") or answer.json()["Location"])
+            with (
+                _of_data_nodes(),
+                act(path, noredirect="true", excludedatanodes=",".join(lost) or None, **params) as found,
+            ):
+                return str(found.headers.get("location") or found.json()["Location"])
 
         try:
             return ask()
@@ -369,8 +268,8 @@ class WebHdfs:
 
         Raises
         ------
-        HdfsError
-            It refuses.
+        HdfsError, Passing
+            It refuses, or cannot do it now.
         """
         from hdfs import HdfsError
 
@@ -378,19 +277,27 @@ class WebHdfs:
         if answer.ok:
             return answer
         try:
-            told = answer.json()["RemoteException"]
-            raise HdfsError(str(told.get("message", "")), exception=str(told.get("exception", "")))
+            with _of_data_nodes():
+                told = answer.json()["RemoteException"]
+                raise HdfsError(str(told.get("message", "")), exception=str(told.get("exception", "")))
         except (ValueError, KeyError, TypeError):
-            text = f"HTTP status {answer.status_code} of {urlsplit(url).netloc}"
-            # Who knows no such page is no DataNode: it is gone, and another has its port.
-            away = answer.status_code == 404 or answer.status_code >= 500
-            raise HdfsError(text, exception="DataNodeUnavailable" if away else None) from None
+            # Who does not speak as one is no DataNode: it is gone, and another has its port.
+            raise Passing(f"HTTP status {answer.status_code} of {urlsplit(url).netloc}") from None
         finally:
             answer.close()
 
 
-class MissingError(StorageError):
-    """There is no such file or folder."""
+@contextmanager
+def _of_data_nodes() -> Iterator[None]:
+    """Take what Hadoop says of DataNodes for something that goes by itself."""
+    from hdfs import HdfsError
+
+    try:
+        yield
+    except HdfsError as error:
+        if error.exception not in _OF_DATA_NODES:
+            raise
+        raise Passing(f"{remote_trouble(error.exception, error.message).text}; {_SEE_DATA_NODES}") from None
 
 
 class Patience:
@@ -407,10 +314,6 @@ class Patience:
 
     def __init__(self, what: str, patience_s: float, guesses: Mapping[str, str]) -> None:
         self._what, self._patience_s, self._guesses = what, patience_s, guesses
-        self.again()
-
-    def again(self) -> None:
-        """Begin anew: something has gone well."""
         self._until_s = self._next_word_s = 0.0
         self._pause_s = _FIRST_PAUSE_S
 
@@ -426,31 +329,28 @@ class Patience:
         StorageError
             It will not go by itself.
         """
-        trouble = Trouble(str(error), passes=True) if isinstance(error, Passing) else trouble_of(error)
+        trouble = trouble_of(error)
         if trouble is None:
             raise error
-        guess = self._guesses.get(_asked(error))
+        text, kind, guess = trouble.text, trouble.kind, self._guesses.get(_asked(error))
         if trouble.unreachable and guess:
-            nobody = getattr(_innermost(error), "errno", None) == socket.EAI_NONAME
-            text = f"{trouble.text.removesuffix(f': {SEE_IT_RUNS}')}; {guess}"
-            trouble = Trouble(text, passes=not nobody, unreachable=True)
-        if not trouble.passes:
+            text = f"{text.removesuffix(f': {SEE_IT_RUNS}')}; {guess}"
+            if getattr(_innermost(error), "errno", None) == socket.EAI_NONAME:
+                kind = StorageAwayError
+        if kind is not None:
             # Not from the error: whoever prints what led to it would print the address, and a token in it.
-            is_away = trouble.unreachable or trouble.stranger
-            kind = MissingError if trouble.missing else StorageAwayError if is_away else StorageError
-            kind = StorageDeniedError if trouble.denied else kind
-            raise kind(f"{self._what}: {trouble.text}") from None
+            raise kind(f"{self._what}: {text}") from None
         now_s = time.monotonic()
         if not self._until_s:
             self._until_s, self._next_word_s = now_s + self._patience_s, now_s
         left_s = self._until_s - now_s
         if left_s <= 0:
             waited = f"it was waited for {self._patience_s:g} s ({PATIENCE_VARIABLE} sets that)"
-            raise StorageAwayError(f"{self._what}: {trouble.text}; {waited}") from None
+            raise StorageAwayError(f"{self._what}: {text}; {waited}") from None
         if now_s >= self._next_word_s:
-            text = f"{self._what} for now: {trouble.text}"
-            logger.warning("%s; tries again for %.0f s", text, left_s)
-            tell(text)
+            told = f"{self._what} for now: {text}"
+            logger.warning("%s; tries again for %.0f s", told, left_s)
+            tell(told)
             self._next_word_s = now_s + _TOLD_EVERY_S
         interrupt.heed()
         time.sleep(min(self._pause_s, left_s))
@@ -484,11 +384,11 @@ def connect(
     StorageError
         The file of tokens cannot be read.
     """
-    urls = web_addresses(scheme, authority, conf)
-    tokens = _tokens(environ)
-    login = choose_login(conf, environ, tokens, authority, addresses_of(authority) if tokens else ())
-    name = f"{scheme}://{authority}"
-    client = _kerberos_client(urls, name, conf, environ) if login.kind == "kerberos" else _client(urls, login)
+    urls, name, token = web_addresses(scheme, authority, conf), f"{scheme}://{authority}", _token(environ, authority)
+    if conf.wants_kerberos and not token:
+        client = _kerberos_client(urls, name, conf, environ)
+    else:
+        client = _client(urls, token, environ.get("HADOOP_USER_NAME", ""))
     guess = guess_of(conf, authority) if scheme == "hdfs" else ""
     return WebHdfs(name, client, _patience_s(environ, patience_s), guess)
 
@@ -519,25 +419,41 @@ def _patience_s(environ: Mapping[str, str], given_s: float | None) -> float:
     return found
 
 
-def _tokens(environ: Mapping[str, str]) -> tuple[HadoopToken, ...]:
-    path = environ.get(TOKEN_FILE_VARIABLE, "")
+def _token(environ: Mapping[str, str], authority: str) -> str:
+    """Return the token to prove by who one is, as WebHDFS takes it: the one given for it, or one of YARN's; else empty.
+
+    Raises
+    ------
+    ConfigError
+        What is given is no token: a NameNode would not say so, but end the connection.
+    StorageError
+        The file of tokens cannot be read.
+    """
+    given, path = environ.get(TOKEN_VARIABLE, ""), environ.get(TOKEN_FILE_VARIABLE, "")
+    if given:
+        try:
+            HadoopToken.from_url_text(given, TOKEN_VARIABLE)
+        except StorageError as error:
+            raise ConfigError(f"{error}; it must be the text that op=GETDELEGATIONTOKEN of WebHDFS answers") from None
+        return given
     if not path:
-        return ()
+        return ""
     try:
-        return parse_tokens(Path(path).read_bytes(), path)
-    except StorageError:
-        raise
+        blob = Path(path).read_bytes()
     except OSError as error:
         raise StorageError(f"{TOKEN_FILE_VARIABLE} is {path}: cannot be read: {error.strerror}") from error
+    token = hdfs_token(parse_tokens(blob, path), authority, addresses_of(authority))
+    return token.to_url_text() if token is not None else ""
 
 
-def _client(urls: Collection[str], login: Login) -> Any:
+def _client(urls: Collection[str], token: str, user: str) -> Any:
+    """Return a client that has a token, or a name that nobody checks: by default that of the process's user."""
     try:
         import hdfs
 
-        if login.kind == "token":
-            return hdfs.TokenClient(";".join(urls), login.token, **_session())
-        return hdfs.InsecureClient(";".join(urls), user=login.user or None, **_session())
+        if token:
+            return hdfs.TokenClient(";".join(urls), token, **_session())
+        return hdfs.InsecureClient(";".join(urls), user=user or None, **_session())
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"HDFS needs the package hdfs ({error}): pip install '.[hdfs]' in EPS's folder") from None
 
@@ -549,7 +465,17 @@ def _session() -> dict[str, Any]:
     # Hadoop knows no proxies: those of the environment are for the world outside.
     session.trust_env = False
     session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
+    session.hooks["response"].append(_refuse_server_errors)
     return {"timeout": (CONNECT_S, SILENCE_S), "session": session}
+
+
+def _refuse_server_errors(response: Any, **_: Any) -> None:
+    """Take a server that cannot answer for one that is away: the package then asks the next NameNode."""
+    import requests
+
+    if response.status_code in _SERVER_ERRORS:
+        response.close()
+        raise requests.ConnectionError(request=response.request, response=response)
 
 
 def _kerberos_client(urls: Collection[str], name: str, conf: HadoopConf, environ: Mapping[str, str]) -> Any:
@@ -633,4 +559,4 @@ def home_folder(authority: str, conf: HadoopConf, environ: Mapping[str, str]) ->
     """
     web = connect("hdfs", authority, conf, environ)
     what = f"{web.name}: does not say where your folder is"
-    return web.ask(what, lambda: str(web.client._get_home_directory("/").json()["Path"]))
+    return web.ask(what, lambda: str(web.client.resolve("")))

@@ -32,7 +32,7 @@ from eps.cluster.yarn.outcome import outcome
 from eps.cluster.yarn.types import ApplicationReport
 from eps.core.types import Address
 from eps.errors import ConfigError, EpsError, JobNotFoundError, StorageError
-from eps.job.yarn.inquiry import Inquiry, why_waiting
+from eps.job.yarn.remote import Inquiry, why_waiting
 from eps.job.yarn.submit import end_submitted
 from eps.job.yarn.sweeps import REPORTS, list_sweeps, report_file, said_end, sweeps_dir
 from eps.job.yarn.within import JOBS

@@ -105,24 +105,9 @@ Tell the plugin in a ResourceManager (hscheduler/yarn-plugin) which containers o
 are to be given back so that an application that waits can start.  Only jobs that have given
 their early feedback give, never their last worker or server, never a job master; what holds an
 application back that is no lack of room is said, and nothing is taken for it.  Every sentence
-is printed.  YARN's own preemption must be off for the queues: that is checked first.
-"""
-
-_YARN_QUEUE = """\
-Make room in queues of YARN so that applications that wait can start, and give it back when nobody waits,
-from HADOOP_CONF_DIR alone: nothing is installed in the ResourceManager.  Every round reads the queues over
-its web interface, asks the job masters of EPS applications, whoever submitted them from wherever, as far
-as this user may read what they were staged with, and has jobs that have given their early feedback remove
-workers and servers, which drain first.  A job never gives its last worker or server.  Who gives withdraws
-what it asks for itself; who receives has a higher priority until it has what it asks for.  What somebody
-else gets is planned again.  Where an application waits for something else than room (the share of job
-masters, a user's limit, a label), that is said, and nobody shrinks.  When nobody waits and there has been
-room for --give-back seconds, jobs ask for what they gave, the smallest first, and never for more than
-they had (`eps status` says what a job has lent); what is not granted within three seconds is withdrawn.
-What was taken is known to the jobs, so this command may be ended and started again.  One such process for
-each queue: a second one on this machine, with the same EPS_HOME, is refused; one of another user, of another
-machine or with another EPS_HOME is not noticed, nor is `hscheduler yarn-plugin`, and both would plan.  Jobs
-of `hscheduler serve` and `sweep`, whose size that scheduler decides, are left alone.
+is printed.  It runs on the ResourceManager's host.  In which queues it takes containers, and of
+which users, stands in yarn-site.xml (eps.hscheduler.queues, eps.hscheduler.users).  From a queue
+of which YARN's own preemption is not off nothing is taken.
 """
 
 _SUBMIT = """\
@@ -234,7 +219,6 @@ def build_parser() -> argparse.ArgumentParser:
     fit.set_defaults(command="simulate:fit_command")
     _add_service(commands, names)
     _add_yarn_plugin(commands)
-    _add_yarn_queue(commands)
     return parser
 
 
@@ -253,56 +237,21 @@ def _add_yarn_plugin(commands: argparse._SubParsersAction[CommandParser]) -> Non
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     plugin.add_argument(
-        "--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="default: a free port of 127.0.0.1"
+        "--listen",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="on the loopback interface; default: a free port of 127.0.0.1",
     )
     plugin.add_argument(
         "--secret-file", required=True, metavar="FILE", help="what it shares with the plugin; made where there is none"
     )
     plugin.add_argument(
-        "--queue", action="append", metavar="NAME", help="where the jobs are; may be repeated; default: default"
-    )
-    _add_facts(plugin)
-    plugin.add_argument(
-        "--resource-manager",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="http://HOST:PORT of its REST; may be repeated; default: that of HADOOP_CONF_DIR",
-    )
-    plugin.set_defaults(command="yarn_plugin:yarn_plugin")
-
-
-def _add_yarn_queue(commands: argparse._SubParsersAction[CommandParser]) -> None:
-    queue = commands.add_parser(
-        "yarn-queue",
-        help="make room in a queue of YARN for applications that wait",
-        description=_YARN_QUEUE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    queue.add_argument("queue", nargs="*", metavar="QUEUE", help="where the jobs are; default: default")
-    _add_facts(queue)
-    queue.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="between two rounds; default: 1")
-    queue.add_argument(
-        "--give-back",
-        type=float,
-        default=15.0,
-        metavar="SECONDS",
-        help="jobs get what they gave back when nobody has waited and there has been room for so long; longer than "
-        "others take from the start of their master to their requests; 0: never; default: 15",
-    )
-    queue.add_argument("--dry-run", action="store_true", help="look once, print why who waits, and change nothing")
-    queue.add_argument("--json", action="store_true", help="print each sentence as a JSON object in a line of its own")
-    queue.set_defaults(command="yarn_queue:yarn_queue")
-
-
-def _add_facts(parser: argparse.ArgumentParser) -> None:
-    """Add how job masters are found, and what of their answers counts."""
-    parser.add_argument(
         "--feedback-iteration", type=count, default=100, metavar="N", help="from it on jobs may shrink; default: 100"
     )
-    parser.add_argument(
+    plugin.add_argument(
         "--staging", default="", metavar="LOCATION", help="where jobs are staged, if not in their users' home folders"
     )
+    plugin.set_defaults(command="yarn_plugin:yarn_plugin")
 
 
 def _add_service(commands: argparse._SubParsersAction[CommandParser], names: str) -> None:

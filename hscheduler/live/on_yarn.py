@@ -15,7 +15,7 @@ from typing import Any
 
 from eps.cluster.choice import check_backend
 from eps.cluster.yarn.checks import Cluster, check_job
-from eps.cluster.yarn.clients import AUTO, open_client
+from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.types import ClusterNode
 from eps.errors import ConfigError, ResourceError
 from eps.hadoop.conf import environment_configuration
@@ -54,7 +54,7 @@ def placed(spec: Spec, on: str | None) -> Spec:
         spec = dataclasses.replace(spec, job={**spec.job, **container_settings(spec.cluster, where)})
         check_backend(spec.job_spec())
         return spec
-    client = open_client(environment_configuration(), str(spec.job.get("yarn_client", AUTO)))
+    client = YarnClient(environment_configuration())
     try:
         cluster = cluster_of(spec.cluster, client.nodes())
         spec = dataclasses.replace(spec, cluster=cluster, job={**spec.job, **container_settings(cluster)})

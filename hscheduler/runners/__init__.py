@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from eps.cluster.yarn.application import Application
-from eps.cluster.yarn.clients import AUTO, open_client
+from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.facade import Client
 from eps.errors import ConfigError, JobNotFoundError, ResourceError, StorageError
 from eps.hadoop.conf import HadoopConf, environment_configuration, read_configuration
@@ -190,7 +190,7 @@ class OnYarn:
             conf = environment_configuration()
             spec = placed(self._spec, "yarn")
             check_sweep(spec)
-            client = open_client(conf, str(spec.job.get("yarn_client", AUTO)))
+            client = YarnClient(conf)
         # Nothing else on this host stands for the application: it ends with this process.
         with closing(client), interrupt.by_others_too():
             known = ApplicationDir.new_sweep()
@@ -233,7 +233,7 @@ class Again:
             if not application.shared:
                 raise JobNotFoundError(f"nothing is left of sweep {known.sweep_id}, neither here nor on the cluster")
             conf = read_configuration(Path(application.conf_dir))
-            with closing(open_client(conf, application.client)) as client, interrupt.by_others_too():
+            with closing(YarnClient(conf)) as client, interrupt.by_others_too():
                 line = f"{application.application_id} is the sweep; while it runs: {_how(known, application)}"
                 return _to_its_end(known, application, client, conf, line, viewers)
 

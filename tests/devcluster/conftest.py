@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from eps.cluster.devcluster import lifecycle
-from eps.cluster.devcluster.daemons import mark_of
-from eps.cluster.devcluster.java import Java
-from eps.cluster.devcluster.places import Places
-from eps.cluster.devcluster.pom import NEEDED_CLASSES, SLF4J_BINDINGS
-from eps.cluster.devcluster.processes import kill_all, marked
+from eps.cluster.devcluster.jars import Java
+from eps.cluster.devcluster.lifecycle import processes
 from tests.devcluster import fake_java
 
 JARS = "/jars/a.jar:/jars/b.jar"
@@ -42,8 +40,9 @@ def home(tmp_path: Path, java: Java, monkeypatch: pytest.MonkeyPatch) -> Iterato
     try:
         yield found
     finally:
-        left = marked(mark_of(Places(found)))
-        kill_all(left)
+        left = processes(found)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
     assert not left
 
 
@@ -60,15 +59,3 @@ def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
         path.chmod(0o755)
 
     return write
-
-
-def write_jars(folder: Path, without: str = "") -> None:
-    """Write a jar that has all that a cluster needs, but for ``without``."""
-    folder.mkdir(parents=True)
-    names = [f"{name.replace('.', '/')}.class" for name in NEEDED_CLASSES] + [SLF4J_BINDINGS[0]]
-    with zipfile.ZipFile(folder / "all.jar", "w") as archive:
-        for name in names:
-            if not without or without not in name:
-                archive.writestr(name, b"")
-    with zipfile.ZipFile(folder / "other.jar", "w") as archive:
-        archive.writestr("other.class", b"")

@@ -22,7 +22,6 @@ import signal
 import socket
 import struct
 import sys
-import time
 
 CLASSES = {"NameNode": "namenode", "DataNode": "datanode", "ResourceManager": "resourcemanager"}
 WEB = {
@@ -62,18 +61,12 @@ def answers(address: str) -> bool:
 
 def answer_to(path: str, conf: str) -> object:
     if "RMNMInfo" in path:
-        with open(values_in(conf)["yarn.resourcemanager.nodes.exclude-path"], encoding="ascii") as file:
-            excluded = file.read().split()
         nodes = [values_in(f"{conf}/nodes/{number}")[WEB["nodemanager"]] for number in os.listdir(f"{conf}/nodes")]
-        hosts = [node.partition(":")[0] for node in nodes if answers(node)]
-        there = [{"HostName": host, "State": "RUNNING", "LastHealthUpdate": time.time() * 1000} for host in hosts]
-        there = [node for node in there if node["HostName"] not in excluded]
+        there = [{"HostName": node.partition(":")[0], "State": "RUNNING"} for node in nodes if answers(node)]
         return {"beans": [{"LiveNodeManagers": json.dumps(there)}]}
     if "FSNamesystemState" in path:
         alive = int(listens(values_in(conf)[WEB["datanode"]]))
         return {"beans": [{"NumLiveDataNodes": alive, "FSState": "Operational"}]}
-    if "DataNodeInfo" in path:
-        return {"beans": [{"BPServiceActorInfo": json.dumps([{"ActorState": "RUNNING"}])}]}
     return {}
 
 
@@ -118,9 +111,6 @@ def main() -> int:
     if "CLI" in sys.argv[-2] or "Shell" in sys.argv[-2] or "CLI" in sys.argv[-3]:
         print(os.environ["CLASSPATH"], *sys.argv[-3:])
         return 0
-    if "RMAdminCLI" in "".join(sys.argv):
-        print(*sys.argv[sys.argv.index("-refreshNodes") :])
-        return 255 if "rmadmin=refuses" in os.environ.get("FAKE_JAVA", "") else 0
     own = os.environ["CLASSPATH"].split(":")[0]
     values = values_in(own)
     if "-format" in sys.argv:

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import random
+import getpass
 import shutil
 import socket
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 
-from eps.cluster.devcluster.daemons import (
-    daemon_class_path,
+from eps.cluster.devcluster.lifecycle import _free_ports, _make_home, read_cluster, start_cluster, write_cluster
+from eps.cluster.devcluster.settings import Cluster, ClusterSettings, address_of, listens_of
+from eps.cluster.devcluster.sites import (
+    FORMAT,
+    PREEMPTION_GRACE_S,
     daemon_command,
     daemon_environment,
-    format_command,
-    kdc_command,
-    mark_of,
+    realm_files,
     script,
+    site_files,
+    site_of,
+    to_xml,
 )
-from eps.cluster.devcluster.java import Java
-from eps.cluster.devcluster.places import Places
-from eps.cluster.devcluster.ports import are_free, choose_ports
-from eps.cluster.devcluster.preflight import check_home, check_host, check_name
-from eps.cluster.devcluster.processes import Process
-from eps.cluster.devcluster.record import Record, read_record, write_record
-from eps.cluster.devcluster.secure import kdc_properties, krb5_conf
-from eps.cluster.devcluster.settings import ClusterSettings, address_of, daemons_of, listens_of
-from eps.cluster.devcluster.sites import PREEMPTION_GRACE_S, Blueprint, capacity_scheduler, site_files, site_of, to_xml
 from eps.cluster.yarn.attempt import PREEMPTION_WAIT, configuration
 from eps.errors import ConfigError, StorageError
 
-PLACES = Places(Path("/clusters/one"))
+HOME = Path("/clusters/one")
 SECURE = ClusterSettings(kerberos=True)
 
 
@@ -43,11 +37,15 @@ def values_of(xml: str) -> dict[str, str]:
     return dict(found)  # type: ignore[arg-type]
 
 
-def blueprint(settings: ClusterSettings) -> Blueprint:
+def cluster_of(settings: ClusterSettings, home: Path = HOME) -> Cluster:
     ports: dict[str, dict[str, int]] = {}
-    for index, daemon in enumerate(daemons_of(settings)):
+    for index, daemon in enumerate(settings.daemons):
         ports[daemon] = {purpose: 20_000 + 10 * index + i for i, purpose in enumerate(listens_of(daemon))}
-    return Blueprint(settings, PLACES, ports, "somebody")
+    return Cluster(home, settings, ports, "/java", "/j.jar")
+
+
+def class_path(daemon: str, settings: ClusterSettings) -> list[str]:
+    return daemon_environment(cluster_of(settings), daemon, {})["CLASSPATH"].split(":")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +70,7 @@ def test_settings_that_cannot_work_are_refused(changes: dict[str, object], expec
 
 
 def test_site_files_name_every_port_and_address() -> None:
-    plan = blueprint(ClusterSettings(nodes=2))
+    plan = cluster_of(ClusterSettings(nodes=2))
     everybody = [
         value for text in site_files(plan).values() if text.startswith("<?xml") for value in values_of(text).values()
     ]
@@ -90,7 +88,7 @@ def test_site_files_name_every_port_and_address() -> None:
 
 
 def test_resourcemanager_keeps_its_state_and_notices_lost_nodes_in_seconds() -> None:
-    values = values_of(site_files(blueprint(ClusterSettings()))["yarn-site.xml"])
+    values = values_of(site_files(cluster_of(ClusterSettings()))["yarn-site.xml"])
     assert values["yarn.resourcemanager.recovery.enabled"] == "true"
     assert values["yarn.resourcemanager.work-preserving-recovery.enabled"] == "true"
     assert values["yarn.resourcemanager.store.class"].endswith(".FileSystemRMStateStore")
@@ -105,7 +103,7 @@ def test_job_masters_read_when_a_preempted_container_is_killed(tmp_path: Path) -
     """What the ResourceManager goes by: also where somebody sets it otherwise, and without the scheduler's file."""
 
     def waits(settings: ClusterSettings, *names: str) -> str:
-        files = site_files(blueprint(settings))
+        files = site_files(cluster_of(settings))
         for name in names:
             (tmp_path / name).write_text(files[name])
         return configuration(str(tmp_path)).get(PREEMPTION_WAIT)
@@ -128,7 +126,7 @@ def test_settings_reach_the_files() -> None:
             ("io.file.buffer.size", "4096"),
         ),
     )
-    files = {name: values_of(text) for name, text in site_files(blueprint(settings)).items() if name.endswith(".xml")}
+    files = {name: values_of(text) for name, text in site_files(cluster_of(settings)).items() if name.endswith(".xml")}
     assert files["yarn-site.xml"]["yarn.resourcemanager.scheduler.monitor.policies"].startswith(
         "org.example.Ours,org.apache"
     )
@@ -139,13 +137,13 @@ def test_settings_reach_the_files() -> None:
     assert capacity["yarn.scheduler.capacity.maximum-am-resource-percent"] == "0.5"
     assert capacity["yarn.scheduler.capacity.root.batch.disable_preemption"] == "true"
     assert "yarn.scheduler.capacity.root.default.disable_preemption" not in capacity
-    node = values_of(site_files(blueprint(settings), 1)["yarn-site.xml"])
+    node = values_of(site_files(cluster_of(settings), 1)["yarn-site.xml"])
     assert (node["yarn.nodemanager.resource.memory-mb"], node["yarn.nodemanager.resource.cpu-vcores"]) == ("2048", "2")
     assert node["yarn.scheduler.maximum-allocation-mb"] == "2048"
 
 
 def test_queues_share_the_cluster_and_each_may_have_all_of_it() -> None:
-    values = capacity_scheduler(ClusterSettings())
+    values = values_of(site_files(cluster_of(ClusterSettings()))["capacity-scheduler.xml"])
     assert values["yarn.scheduler.capacity.root.queues"] == "default,batch"
     for queue in ("default", "batch"):
         prefix = f"yarn.scheduler.capacity.root.{queue}"
@@ -175,44 +173,50 @@ def test_xml_says_what_values_say() -> None:
 
 def test_only_namenode_and_datanode_see_the_empty_web_roots_and_only_the_resourcemanager_the_plugin() -> None:
     settings = ClusterSettings(rm_class_path=("/plugin.jar",))
-    paths = {name: daemon_class_path(name, PLACES, settings, "/j.jar").split(":") for name in daemons_of(settings)}
-    assert paths["namenode"] == paths["datanode"] == ["/clusters/one/conf", "/clusters/one/web", "/j.jar"]
-    assert paths["resourcemanager"] == ["/clusters/one/conf", "/plugin.jar", "/j.jar"]
-    assert paths["nodemanager-3"] == ["/clusters/one/conf/nodes/3", "/j.jar"]
+    for daemon in ("namenode", "datanode", FORMAT):
+        assert class_path(daemon, settings) == ["/clusters/one/conf", "/clusters/one/web", "/j.jar"]
+    assert class_path("resourcemanager", settings) == ["/clusters/one/conf", "/plugin.jar", "/j.jar"]
+    assert class_path("nodemanager-3", settings) == ["/clusters/one/conf/nodes/3", "/j.jar"]
 
 
 def test_java_17_is_opened_for_releases_before_3_5_only() -> None:
     for version, opened in (("3.5.0", False), ("3.4.3", True), ("3.3.6", True)):
-        line = daemon_command("java", "nodemanager-1", PLACES, ClusterSettings(hadoop_version=version))
+        line = daemon_command(cluster_of(ClusterSettings(hadoop_version=version)), "nodemanager-1")
         assert any("add-opens" in word for word in line) is opened
         assert line[-1] == "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
 
 
 def test_environment_of_another_hadoop_reaches_no_daemon() -> None:
     environ = {"PATH": "/bin", "HADOOP_HOME": "/a", "HADOOP_CONF_DIR": "/b", "YARN_CONF_DIR": "/c", "CLASSPATH": "/d"}
-    expected = {"PATH": "/bin", "HADOOP_CONF_DIR": "/clusters/one/conf", "JAVA_HOME": "/java", "CLASSPATH": "/e"}
-    assert daemon_environment(environ, PLACES, ClusterSettings(), "/java", "/e") == expected
+    expected = {
+        "PATH": "/bin",
+        "HADOOP_CONF_DIR": "/clusters/one/conf",
+        "JAVA_HOME": "/java",
+        "CLASSPATH": "/clusters/one/conf/nodes/1:/j.jar",
+    }
+    assert daemon_environment(cluster_of(ClusterSettings()), "nodemanager-1", environ) == expected
     realm = {"KRB5_CONFIG": "/etc/krb5.conf", "KRB5CCNAME": "FILE:/tmp/theirs", "KRB5_CLIENT_KTNAME": "/theirs"}
-    assert daemon_environment({**environ, **realm}, PLACES, SECURE, "/java", "/e") == {
+    assert daemon_environment(cluster_of(SECURE), "nodemanager-1", {**environ, **realm}) == {
         **expected,
         "KRB5_CONFIG": "/clusters/one/conf/krb5.conf",
     }
 
 
 def test_a_cluster_with_kerberos_has_a_realm_that_is_there_first() -> None:
-    assert daemons_of(SECURE)[0] == "kdc" and "kdc" not in daemons_of(ClusterSettings())
-    line = kdc_command("java", PLACES, SECURE, "ada")
-    assert line[-3:] == ["hadoop/localhost", "HTTP/127.0.0.1", "ada"] and mark_of(PLACES) in line
-    assert "kdc.port=4711\n" in kdc_properties(4711) and "kdc = 127.0.0.1:4711" in krb5_conf(4711)
-    everybody = [kdc_command("java", PLACES, SECURE, "ada"), format_command("java", PLACES, SECURE)]
-    everybody += [daemon_command("java", daemon, PLACES, SECURE) for daemon in daemons_of(SECURE)[1:]]
+    secure = cluster_of(SECURE)
+    assert SECURE.daemons[0] == "kdc" and "kdc" not in ClusterSettings().daemons
+    line = daemon_command(secure, "kdc")
+    assert line[-3:] == ["hadoop/localhost", "HTTP/127.0.0.1", getpass.getuser()]
+    properties, krb5 = realm_files(secure).values()
+    assert "kdc.port=20000\n" in properties and "kdc = 127.0.0.1:20000" in krb5
     option = "-Djava.security.krb5.conf=/clusters/one/conf/krb5.conf"
-    assert all(option in line for line in everybody) and option in script("yarn", "java", PLACES, SECURE)
-    assert option not in daemon_command("java", "namenode", PLACES, ClusterSettings())
+    assert all(option in daemon_command(secure, name) for name in (*SECURE.daemons, FORMAT))
+    assert option in script(secure, "yarn")
+    assert option not in daemon_command(cluster_of(ClusterSettings()), "namenode")
 
 
 def test_with_kerberos_everybody_proves_who_they_are_and_without_nobody_does() -> None:
-    plain, secure = (site_files(blueprint(settings)) for settings in (ClusterSettings(), SECURE))
+    plain, secure = (site_files(cluster_of(settings)) for settings in (ClusterSettings(), SECURE))
     assert not any("kerberos" in text.lower() for text in plain.values())
     values = {name: values_of(text) for name, text in secure.items() if text.startswith("<?xml")}
     assert values["core-site.xml"]["hadoop.security.authentication"] == "kerberos"
@@ -221,17 +225,15 @@ def test_with_kerberos_everybody_proves_who_they_are_and_without_nobody_does() -
     filters = "hadoop.http.filter.initializers"
     assert values["core-site.xml"]["hadoop.http.authentication.kerberos.endpoint.whitelist"] == "/jmx"
     assert values["core-site.xml"][filters].endswith(".AuthenticationFilterInitializer")
-    node = values_of(site_files(blueprint(SECURE), 1)["yarn-site.xml"])
+    node = values_of(site_files(cluster_of(SECURE), 1)["yarn-site.xml"])
     assert node[filters].endswith(".StaticUserWebFilter") and "KRB5_CONFIG" in node["yarn.nodemanager.env-whitelist"]
 
 
 def test_script_knows_hadoops_words() -> None:
-    text = script("yarn", "/java", PLACES, ClusterSettings())
-    assert "fetchdt) class=org.apache.hadoop.hdfs.tools.DelegationTokenFetcher; shift" in script(
-        "hdfs", "/java", PLACES, SECURE
-    )
+    cluster = cluster_of(SECURE)
+    assert "fetchdt) class=org.apache.hadoop.hdfs.tools.DelegationTokenFetcher; shift" in script(cluster, "hdfs")
     for word in ("application", "logs", "node", "rmadmin", "classpath"):
-        assert f"    {word}) " in text
+        assert f"    {word}) " in script(cluster, "yarn")
 
 
 # ---- ports, places, records
@@ -239,65 +241,46 @@ def test_script_knows_hadoops_words() -> None:
 
 def test_ports_are_free_distinct_and_not_those_of_connections() -> None:
     settings = ClusterSettings()
-    ports = choose_ports(settings, random.Random(1))
+    ports = _free_ports(settings, {})
     every = [port for by_purpose in ports.values() for port in by_purpose.values()]
     assert len(set(every)) == len(every) == 10 + 4 * 3
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert all(10_000 <= port < lowest for port in every)
-    assert are_free(ports)
+    assert _free_ports(settings, ports) == ports, "a cluster is started again where it was"
     with socket.create_server((address_of("nodemanager-2"), ports["nodemanager-2"]["web"])):
-        assert not are_free(ports)
+        assert _free_ports(settings, ports) != ports
 
 
-def test_record_survives_and_processes_of_another_boot_do_not(tmp_path: Path) -> None:
-    places = Places(tmp_path)
-    assert read_record(places) is None
-    settings = ClusterSettings(nodes=1, policies=("a.B",), properties=(("k", "v"),))
-    record = Record(settings, Java("/j", "/h", 17), "/a.jar", {"namenode": {"rpc": 1}}, {"namenode": Process(5, 6)})
-    write_record(places, record)
-    assert read_record(places) == record
-    write_record(places, replace(record, boot="another"))
-    found = read_record(places)
-    assert found is not None and found.processes == {} and found.settings == settings
-    places.record.write_text('{"format": 7}')
-    with pytest.raises(StorageError, match="its format is 7, but must be 1"):
-        read_record(places)
+def test_a_record_is_what_was_written_and_another_format_is_refused(tmp_path: Path) -> None:
+    assert read_cluster(tmp_path) is None
+    settings = ClusterSettings(nodes=1, policies=("a.B",), properties=(("k", "v"),), kerberos=True)
+    cluster = cluster_of(settings, tmp_path)
+    write_cluster(cluster)
+    assert read_cluster(tmp_path) == cluster
+    (tmp_path / "cluster.json").write_text('{"format": 1}')
+    with pytest.raises(StorageError, match=r"cluster\.json: is not the record of a cluster .*another version"):
+        read_cluster(tmp_path)
 
 
 def test_home_that_hadoop_would_misread_is_refused(tmp_path: Path) -> None:
     for name in ("a b", "a:b", "a,b", "ä"):
         with pytest.raises(ConfigError, match=r"letters, digits and .* only"):
-            check_home(tmp_path / name)
+            _make_home(tmp_path / name)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be made"):
-        check_home(tmp_path / "file" / "below")
+        _make_home(tmp_path / "file" / "below")
 
 
-def test_host_whose_name_leads_nowhere_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_name("localhost")
-
-    def unknown(name: str) -> str:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "gethostbyname", unknown)
-    with pytest.raises(
-        ConfigError, match=r"calls itself away, which has no address.*'127\.0\.1\.1 away' to /etc/hosts"
-    ):
-        check_name("away")
-
-
-def test_plugin_that_is_not_there_is_said_before_anything_starts(tmp_path: Path, java: Java) -> None:
-    (tmp_path / "plugin").mkdir()
-    good = ClusterSettings(rm_class_path=(f"{tmp_path}/plugin", f"{tmp_path}/plugin/*"))
+def test_plugin_that_is_not_there_is_said_before_anything_starts(home: Path) -> None:
+    settings = ClusterSettings(rm_class_path=(f"{home.parent}/nothing.jar",))
     with pytest.raises(ConfigError, match=r"class path of the ResourceManager: there is no .*/nothing\.jar"):
-        check_host(replace(good, rm_class_path=(f"{tmp_path}/nothing.jar",)), tmp_path / "home")
-    assert not (tmp_path / "home").exists()
-    assert check_host(good, tmp_path / "home") == java and (tmp_path / "home").is_dir()
+        start_cluster(home, settings, lambda text: None)
+    assert not home.exists()
 
 
 def test_a_disk_without_room_is_said_and_nothing_is_left_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for free, told in ((1_000, "the cluster needs 300 MB, but"), (10**9, r"is 99\.9 % full: NodeManagers refuse that")):
+    for free in (1_000, 10**9):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(total=10**12, free=free))
-        with pytest.raises(ConfigError, match=told):
-            check_home(tmp_path / "far" / "home")
+        with pytest.raises(ConfigError, match=r"MB free, too little for HDFS: make room"):
+            _make_home(tmp_path / "far" / "home")
         assert not (tmp_path / "far").exists()

@@ -24,7 +24,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from eps.cluster.devcluster.processes import Process, kill_all, started_at
 from eps.cluster.yarn.application import ENDED_FILE, RESULTS
 from eps.cluster.yarn.shipping import JOB, pack_job
 from eps.cluster.yarn.types import Resource
@@ -37,6 +36,7 @@ from eps.system.waits import wait_for
 from tests.fakes.slow_model import SlowModel
 from tests.fakes.yarn import FakeContainer, FakeYarn
 from tests.fakes.yarn_am import PLACE
+from tests.processes import Process, kill_all
 
 ROOT = Path(__file__).resolve().parents[2]
 #: For everything that is waited for, also on a busy machine.
@@ -260,7 +260,7 @@ class RunningYarn(FakeYarn):
             name = said.get("container", "")
             with self.lock:
                 if said["what"] == "began":
-                    self.processes[name] = Process(said["pid"], started_at(said["pid"]) or -1)
+                    self.processes[name] = Process.of(said["pid"])
                 elif said["what"] == "ended":
                     self.statuses[name] = said["status"]
                     self._complete(name, said["status"])

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 PREFIX = "/webhdfs/v1"
 #: By HTTP, as WebHDFS gives them.
-STATUS = {"FileNotFoundException": 404, "AccessControlException": 403, "IllegalArgumentException": 400}
+STATUS = {"FileNotFoundException": 404, "IllegalArgumentException": 400, "NullPointerException": 500}
 
 
 class RemoteError(Exception):

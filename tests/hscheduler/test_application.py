@@ -133,8 +133,8 @@ def test_the_masters_container_has_room_for_the_masters_of_all_jobs() -> None:
     assert [trials_at_once(Spec.of({"cluster": vars(cluster), "sweep": sweep, "job": {"data": "sklearn:iris"}}))
             for sweep in ({"trials": 9}, {"trials": 3}, {"trials": 9, "parallelism": 2})] == [4, 3, 2]  # fmt: skip
     assert master_resource(cluster, 4) == Resource(BASE_MB + 4 * JOB_MB, 1)
-    small = ClusterSpec(nodes=3, vcores=4, memory="1000MiB", container_memory="512MiB")
-    assert master_resource(small, 4).memory_mb == 1000, "no node has more"
+    small = ClusterSpec(nodes=3, vcores=4, memory="800MiB", container_memory="512MiB")
+    assert master_resource(small, 4).memory_mb == 800, "no node has more"
     large = ClusterSpec(nodes=3, vcores=4, container_memory="4GiB", container_vcores=2)
     assert master_resource(large, 4) == Resource(4096, 2), "what the scheduler counts for the master of a job"
 
@@ -293,7 +293,7 @@ def put_report(folder: Path, content: str, encoding: str = "utf-8") -> None:
 def following(client: Any, tmp_path: Path, told: list[str]) -> Following:
     directory = ServiceDir(tmp_path / "service")
     (tmp_path / "shared").mkdir(exist_ok=True)
-    application = Application("application_1_0001", str(tmp_path / "shared"), "conf", "rest")
+    application = Application("application_1_0001", str(tmp_path / "shared"), "conf")
     return Following(application, client, directory, LocalStorage(tmp_path / "shared"), told.append)
 
 
@@ -342,7 +342,7 @@ FOLLOWED = AssertionError("it is followed for ever")
 def test_a_sweep_that_yarn_has_forgotten_ends_by_its_own_word_or_as_one_that_may_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_over: bool
 ) -> None:
-    monkeypatch.setattr("eps.job.yarn.inquiry.FORGOTTEN_S", 0.1)
+    monkeypatch.setattr("eps.job.yarn.remote.FORGOTTEN_S", 0.1)
     found = following(FakeClient(UNKNOWN, UNKNOWN, UNKNOWN, FOLLOWED), tmp_path, [])
     put_report(tmp_path, '{"trials": [1]}')
     if is_over:

@@ -99,10 +99,10 @@ def yarn(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     conf, found = HadoopConf({}, str(tmp_path), {}), RunningSweep(tmp_path / "home")
     monkeypatch.setattr("hscheduler.runners.environment_configuration", lambda: conf)
-    monkeypatch.setattr("hscheduler.runners.open_client", lambda conf, kind: found)
-    monkeypatch.setattr("eps.job.yarn.sweeps.open_client", lambda conf, kind: found)
+    monkeypatch.setattr("hscheduler.runners.YarnClient", lambda conf: found)
+    monkeypatch.setattr("eps.job.yarn.sweeps.YarnClient", lambda conf: found)
     monkeypatch.setattr("hscheduler.live.on_yarn.environment_configuration", lambda: conf)
-    monkeypatch.setattr("hscheduler.live.on_yarn.open_client", lambda conf, kind: found)
+    monkeypatch.setattr("hscheduler.live.on_yarn.YarnClient", lambda conf: found)
     monkeypatch.setattr("hscheduler.runners.check_sweep", lambda spec: None)
     # What --resume reads again.
     (tmp_path / "core-site.xml").write_text("<configuration/>")
@@ -237,7 +237,7 @@ def test_what_a_sweep_that_yarn_has_forgotten_has_left_comes_here_and_stays_ther
         for path in [path for path in hdfs.nodes if path.endswith(ENDED_FILE)]:
             del hdfs.nodes[path]
 
-    monkeypatch.setattr("eps.job.yarn.inquiry.FORGOTTEN_S", 0.0)
+    monkeypatch.setattr("eps.job.yarn.remote.FORGOTTEN_S", 0.0)
     yarn.after_submission = leave_no_word
     yarn.said = [JobNotFoundError("no such application")]
     assert sweep(tmp_path) == 1

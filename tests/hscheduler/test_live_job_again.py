@@ -11,12 +11,12 @@ import pytest
 
 from eps.errors import PeerUnavailableError
 from eps.job.client import Job
+from eps.job.master_link import OnThisMachine
 from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.live import job as live
 from tests.cli import conftest as cli
-from tests.fakes.records import note_application
 from tests.hscheduler.live_job_world import MEMBERS, SEATS, TIMEOUT_S, FakeJob, Watched, containers, entries
 from tests.hscheduler.live_job_world import watched as watched
 
@@ -191,7 +191,7 @@ def test_a_job_on_yarn_whose_master_does_not_answer_is_ended_and_its_containers_
 ) -> None:
     """Others may be waiting for them, and there may be a master that never can be reached from here."""
     there = cli.FakeJob(tmp_path)
-    note_application(there.dir, "application_1_0001")
+    monkeypatch.setattr(OnThisMachine, "application_id", "application_1_0001")
 
     class Impatient(Job):
         def kill(self, reason: str = "", *_: Any) -> None:

@@ -80,7 +80,7 @@ def yarn(monkeypatch: pytest.MonkeyPatch) -> TellingYarn:
     """Let YARN tell of nodes of 2048 MB and 4 cores at least."""
     found = TellingYarn()
     monkeypatch.setattr("hscheduler.live.on_yarn.environment_configuration", HadoopConf)
-    monkeypatch.setattr("hscheduler.live.on_yarn.open_client", lambda conf, kind="auto": found)
+    monkeypatch.setattr("hscheduler.live.on_yarn.YarnClient", lambda conf: found)
     return found
 
 

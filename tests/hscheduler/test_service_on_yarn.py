@@ -88,7 +88,7 @@ def yarn(hdfs: FakeHdfs, state: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     conf = HadoopConf({}, str(tmp_path), {})
     command = "hscheduler.cli.commands.serve"
     monkeypatch.setattr(f"{command}.environment_configuration", lambda: conf)
-    monkeypatch.setattr(f"{command}.open_client", lambda conf, kind: found)
+    monkeypatch.setattr(f"{command}.YarnClient", lambda conf: found)
     (tmp_path / "core-site.xml").write_text("<configuration/>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     (tmp_path / "application.toml").write_text(f'staging = "webhdfs://{hdfs.authority}/eps"\ntags = "nightly"\n')

@@ -74,13 +74,10 @@ def test_where_every_datanode_failed_all_are_tried_again(fake: FakeHdfs, storage
     assert excluded[:4] == [None, "127.0.0.2", "127.0.0.2,127.0.0.3", None]
 
 
-NO_REPLICA = "No active and not excluded nodes contain this block"
-
-
 @pytest.mark.parametrize(
     ("name", "message", "at_data_node"),
     [
-        ("IOException", NO_REPLICA, False),
+        ("IOException", "No active and not excluded nodes contain this block", False),
         ("IOException", "Block could not be located. Path=/user/eva/file, offset=0", False),
         ("BlockMissingException", "Could not obtain block: BP-1:blk_1_1 file=/user/eva/file", True),
         ("IOException", "Could not obtain the last block locations.", True),
@@ -109,10 +106,9 @@ def test_a_block_of_which_every_datanode_is_lost_is_waited_for_and_said(
         else:
             assert storage.checksum("file") == f"MD5-of-0MD5-of-512CRC32C:{hashlib.md5(CONTENT).hexdigest()}"
     (said,) = caplog.messages
-    told = (
-        f"{name}: {message}" if message != NO_REPLICA else "no live DataNode of HDFS has this block: see which are lost"
-    )
-    assert f" for now: {told}" in said and "; tries again for 30 s" in said if name else "HTTP status 404 of" in said
+    told = f"{name}: {message}" if name else "HTTP status 404 of 127.0.0.2"
+    assert f" for now: {told}" in said and "; tries again for 30 s" in said
+    assert ("see that its DataNodes are live" in said) == (name in ("IOException", "PathIOException"))
 
 
 def test_a_checksum_is_asked_of_another_datanode_where_one_is_lost(fake: FakeHdfs, storage: HdfsStorage) -> None:
@@ -128,7 +124,8 @@ def test_a_checksum_is_asked_of_another_datanode_where_one_is_lost(fake: FakeHdf
     [
         ("FileNotFoundException", "File does not exist: /user/eva/file", "no such file or folder"),
         ("AccessControlException", "Permission denied: user=eva, access=READ", "Permission denied"),
-        ("IOException", "Offset=9 out of the range [0, 3); OPEN, path=/user/eva/file", "out of the range"),
+        ("InvalidToken", "token (owner=eva) is expired", "refuses the credentials"),
+        ("IllegalArgumentException", "Invalid value for webhdfs parameter", "IllegalArgumentException: Invalid value"),
     ],
 )
 @pytest.mark.parametrize("at_data_node", [False, True])
@@ -221,6 +218,27 @@ def test_a_namenode_that_is_away_is_waited_for(fake: FakeHdfs, storage: HdfsStor
     for op in ("GETFILESTATUS", "OPEN"):
         fake.fault(op, "cut", left=3)
     assert get(storage, "file") == CONTENT
+
+
+def test_a_namenode_that_answers_with_a_server_error_is_asked_again(
+    fake: FakeHdfs, storage: HdfsStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.fault("MKDIRS", "error", name="NullPointerException", message="still starting", left=3)
+    with caplog.at_level(logging.WARNING, "eps.storage.webhdfs"):
+        put(storage, "file", CONTENT)
+    assert f"cannot be written for now: {fake.authority} answers HTTP status 500; tries again" in caplog.messages[0]
+    assert fake.nodes["/user/eva/file"].content == CONTENT and len(fake.asked("MKDIRS")) == 4
+
+
+def test_an_error_of_another_name_is_final_but_one_of_datanodes(fake: FakeHdfs, storage: HdfsStorage) -> None:
+    """A NameNode may say IOException of what it does itself, and of DataNodes that it cannot find."""
+    fake.fault("MKDIRS", "error", name="IOException", message="something else")
+    with pytest.raises(StorageError, match=r"/user/eva/file: cannot be written: IOException: something else$"):
+        put(storage, "file", CONTENT)
+    text = "Failed to find datanode, suggest to check cluster health. excludeDatanodes=null"
+    fake.fault("CREATE", "error", name="IOException", message=text, left=2)
+    put(storage, "file", CONTENT)
+    assert len(fake.asked("MKDIRS")) == 2 and len(fake.asked("CREATE")) == 3
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])

@@ -15,19 +15,16 @@ import hdfs
 import pytest
 import requests
 
-from eps.errors import ConfigError, StorageError
+from eps.errors import ConfigError, StorageAwayError, StorageError
 from eps.hadoop.conf import HadoopConf
-from eps.hadoop.token_file import HDFS_KIND, HadoopToken
+from eps.hadoop.token_file import HDFS_KIND, TOKEN_FILE_VARIABLE, HadoopToken, pack_tokens
 from eps.storage.hdfs import HdfsStorage, open_hdfs
 from eps.storage.locations import RemotePath, has_scheme, is_remote, location, read_file
 from eps.storage.webhdfs import (
     PATIENCE_VARIABLE,
     TOKEN_VARIABLE,
-    Login,
     MissingError,
-    choose_login,
     connect,
-    remote_trouble,
     trouble_of,
 )
 from tests.fakes.storage import get, put
@@ -78,7 +75,7 @@ def test_what_is_missing_is_told_apart(fake: FakeHdfs, storage: HdfsStorage) -> 
     with pytest.raises(MissingError, match="/user/eva/none: cannot be read: no such file"):
         storage.status("none")
     fake.put("/user/eva/file", b"")
-    with pytest.raises(StorageError, match="is a file"):
+    with pytest.raises(StorageError, match="not a directory"):
         storage.names("file")
     with pytest.raises(StorageError, match="is a folder"), storage.read(""):
         pass
@@ -164,74 +161,16 @@ def test_a_port_for_hadoops_own_clients_is_told() -> None:
 
 
 def test_what_answers_and_is_no_webhdfs_is_told() -> None:
-    found = remote_trouble(404, "", "<html>")
-    assert not found.passes and remote_trouble(503, "", "busy").passes
-    assert not remote_trouble(403, "IOException", "something else").passes
     page = trouble_of(hdfs.HdfsError(b"<html>\n<head>Not Found"))
-    assert page is not None and not page.passes and "is no WebHDFS" in page.text and "html" not in page.text
-
-
-def test_of_a_file_that_is_taken_for_a_folder_nobody_is_asked_for_a_right() -> None:
-    found = remote_trouble(403, "AccessControlException", "/user/eva/file (is not a directory)")
-    assert not found.passes and "owner" not in found.text and "/user/eva/file (is not a directory)" in found.text
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        "3 missing blocks, the stripe is: AlignedStripe(Offset=0, length=9); locatedBlocks is: LocatedBlocks{}",
-        'Could not get block locations. Source file "/user/eva/file" - Aborting...block==null',
-        "Error recovering pipeline for writing BP-1:blk_1_1. Already retried 5 times for the same packet.",
-        "Failing write. Tried pipeline recovery 5 times without success.",
-    ],
-)
-def test_what_hadoop_says_of_lost_datanodes_is_waited_for(message: str) -> None:
-    assert remote_trouble(403, "IOException", message).passes
-
-
-@pytest.mark.parametrize(
-    ("message", "told"),
-    [
-        ("No active nodes contain this block", "no live DataNode of HDFS has this block: "),
-        (
-            "Failed to find datanode, suggest to check cluster health. excludeDatanodes=null",
-            "no DataNode of HDFS takes data: see that one is live and has room",
-        ),
-        (
-            "File /user/eva/file could only be written to 0 of the 1 minReplication nodes. There are 0 datanode(s)",
-            "no DataNode of HDFS takes data: see that one is live and has room",
-        ),
-    ],
-)
-def test_that_no_datanode_is_there_is_told_in_words_that_say_what_to_do(message: str, told: str) -> None:
-    found = remote_trouble(403, "IOException", message)
-    assert found.passes and found.text.startswith(told) and found.text.endswith("(hdfs dfsadmin -report)")
+    assert page is not None and page.kind is StorageAwayError
+    assert "is no WebHDFS" in page.text and "html" not in page.text
 
 
 # ---- who one is
 
 
-TOKEN = HadoopToken(b"i", b"p", HDFS_KIND, "ha-hdfs:lake")
 SECRET = HadoopToken(b"whose", b"secret", HDFS_KIND, "127.0.0.1:8020").to_url_text()
 KERBEROS = HadoopConf({"hadoop.security.authentication": "kerberos"})
-
-
-@pytest.mark.parametrize(
-    ("conf", "environ", "tokens", "expected"),
-    [
-        (HadoopConf(), {}, (), Login("insecure")),
-        (HadoopConf(), {"HADOOP_USER_NAME": "eva"}, (), Login("insecure", user="eva")),
-        (KERBEROS, {"HADOOP_USER_NAME": "eva"}, (), Login("kerberos")),
-        (KERBEROS, {}, (TOKEN,), Login("token", token=TOKEN.to_url_text())),
-        (KERBEROS, {"EPS_HDFS_TOKEN": SECRET}, (TOKEN,), Login("token", token=SECRET)),
-        (KERBEROS, {}, (HadoopToken(b"", b"", "YARN_AM_RM_TOKEN", ""),), Login("kerberos")),
-    ],
-)
-def test_the_login_is_chosen(
-    conf: HadoopConf, environ: dict[str, str], tokens: tuple[HadoopToken, ...], expected: Login
-) -> None:
-    found = choose_login(conf, environ, tokens, "lake")
-    assert found == expected and (not expected.token or expected.token not in repr(found))
 
 
 @pytest.mark.parametrize("text", ["abcdef", "no base64!", SECRET[:-8]])
@@ -241,15 +180,23 @@ def test_what_is_no_token_is_refused_at_once_and_not_told(fake: FakeHdfs, text: 
     assert text not in str(caught.value) and not fake.asked("GETFILESTATUS")
 
 
-def test_name_and_token_reach_hdfs(fake: FakeHdfs, tmp_path: Path) -> None:
+def test_name_and_token_reach_hdfs_and_a_token_goes_before_kerberos(fake: FakeHdfs, tmp_path: Path) -> None:
     fake.put("/file", b"1")
-    for environ in ({"HADOOP_USER_NAME": "eva"}, {"EPS_HDFS_TOKEN": SECRET}):
-        assert get(open_hdfs("webhdfs", fake.authority, "/", HadoopConf(), environ=environ), "file") == b"1"
-    first, second = fake.asked("GETFILESTATUS")
-    assert first["user.name"] == "eva" and "delegation" not in first
-    assert second["delegation"] == SECRET and "user.name" not in second
+    tokens = tmp_path / "tokens"
+    ours = HadoopToken(b"i", b"p", HDFS_KIND, fake.authority)
+    tokens.write_bytes(pack_tokens([HadoopToken(b"", b"", "YARN_AM_RM_TOKEN", ""), ours]))
+    of_file = {TOKEN_FILE_VARIABLE: str(tokens)}
+    for conf, environ, expected in (
+        (HadoopConf(), {"HADOOP_USER_NAME": "eva"}, {"user.name": "eva"}),
+        (HadoopConf(), {TOKEN_VARIABLE: SECRET}, {"delegation": SECRET}),
+        (KERBEROS, of_file, {"delegation": ours.to_url_text()}),
+        (KERBEROS, {**of_file, TOKEN_VARIABLE: SECRET}, {"delegation": SECRET}),
+    ):
+        assert get(open_hdfs("webhdfs", fake.authority, "/", conf, environ=environ), "file") == b"1"
+        asked = fake.asked("GETFILESTATUS")[-1]
+        assert {key: asked[key] for key in ("user.name", "delegation") if key in asked} == expected
     with pytest.raises(StorageError, match=r"HADOOP_TOKEN_FILE_LOCATION is .*none: cannot be read"):
-        connect("hdfs", "lake", HadoopConf(), {"HADOOP_TOKEN_FILE_LOCATION": str(tmp_path / "none")})
+        connect("hdfs", "lake", HadoopConf(), {TOKEN_FILE_VARIABLE: str(tmp_path / "none")})
 
 
 def test_no_message_has_a_token(fake: FakeHdfs) -> None:

@@ -14,7 +14,7 @@ from eps.hadoop.delegation import DelegationAuth
 from eps.hadoop.token_file import HDFS_KIND, HadoopToken
 from eps.storage import webhdfs
 from eps.storage.hdfs import HdfsStorage
-from eps.storage.webhdfs import Login, WebHdfs, ask_token, home_folder
+from eps.storage.webhdfs import WebHdfs, ask_token, home_folder
 from tests.fakes.webhdfs import FakeHdfs
 
 requests = pytest.importorskip("requests")
@@ -75,7 +75,7 @@ def test_one_that_cannot_be_obtained_is_an_error_of_the_store(fake: FakeHdfs) ->
 def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take whoever a configuration with Kerberos is about for one who is known."""
     client = webhdfs._client
-    monkeypatch.setattr(webhdfs, "_kerberos_client", lambda urls, *_: client(urls, Login("insecure", "ada")))
+    monkeypatch.setattr(webhdfs, "_kerberos_client", lambda urls, *_: client(urls, "", "ada"))
 
 
 @pytest.mark.usefixtures("trusted")

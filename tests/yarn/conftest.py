@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from eps.cluster.devcluster.daemons import mark_of
-from eps.cluster.devcluster.maven import ELSEWHERE
-from eps.cluster.devcluster.places import Places
-from eps.cluster.devcluster.processes import marked, with_variable
+from eps.cluster.devcluster.jars import REPOSITORY_VARIABLE
+from eps.cluster.devcluster.lifecycle import processes
 from tests.conftest import lacks, require
 from tests.integration.conftest import home as home
+from tests.processes import with_variable
 from tests.yarn import unmanaged
 from tests.yarn.hadoop import Hadoop
 from tests.yarn.in_java import InJava
@@ -55,7 +54,7 @@ def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hadoop]:
             text=True,
             timeout=START_TIMEOUT_S,
         )
-        if ELSEWHERE in started.stderr:
+        if REPOSITORY_VARIABLE in started.stderr:
             lacks("java", f"Hadoop's jars cannot be had: {started.stderr.strip()}")
         assert started.returncode == 0, started.stderr
         assert started.stdout == f"export HADOOP_CONF_DIR={home}/conf\n"
@@ -65,7 +64,7 @@ def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hadoop]:
             plugin.socket.close()
         guard.communicate(timeout=STOP_TIMEOUT_S)
     assert guard.returncode == 0
-    assert not marked(mark_of(Places(home)))
+    assert not processes(home)
     assert not with_variable("LOCAL_DIRS", f"{home}/")
 
 

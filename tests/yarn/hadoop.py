@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eps.cluster.devcluster import probe
-from eps.cluster.devcluster.cluster import Cluster
-from eps.cluster.devcluster.decommission import decommission, recommission
-from eps.cluster.devcluster.lifecycle import restart_daemon
-from eps.cluster.devcluster.processes import Process, kill_all, with_variable
-from eps.cluster.devcluster.settings import RESOURCEMANAGER, nodemanager
+from eps.cluster.devcluster.lifecycle import ask, find_cluster, processes, start_cluster, write_cluster
+from eps.cluster.devcluster.settings import (
+    DATANODE,
+    RESOURCEMANAGER,
+    ClusterSettings,
+    address_of,
+    node_number,
+    nodemanager,
+)
 from eps.errors import PeerUnavailableError
 from eps.system.waits import wait_for
+from tests.processes import Process, kill_all, with_variable
 from tests.yarn.plugin import Plugin
 
+#: All that a node can be; asked for none, a ResourceManager tells of those that work.
+NODE_STATES = "NEW,RUNNING,UNHEALTHY,DECOMMISSIONING,DECOMMISSIONED,LOST,REBOOTED,SHUTDOWN"
 #: For everything that Hadoop is waited for, also on a busy machine.
 PATIENCE_S = 120.0
 
@@ -33,7 +42,7 @@ class Hadoop:
         self.home = home
         #: H-scheduler's, in the ResourceManager; None where there is no Java compiler.
         self.plugin = plugin
-        self.cluster = Cluster.at(home)
+        self.cluster = find_cluster(home)
 
     @property
     def conf_dir(self) -> Path:
@@ -43,7 +52,7 @@ class Hadoop:
     @property
     def class_path(self) -> str:
         """The jars, joined by colons, without the directory of the site files."""
-        return self.cluster.record.jars
+        return self.cluster.jars
 
     @property
     def hdfs_url(self) -> str:
@@ -72,29 +81,33 @@ class Hadoop:
 
     def rest(self, path: str, body: Any = None) -> Any:
         """Return what the ResourceManager answers, as ``rest("/ws/v1/cluster/metrics")``; a body is posted."""
-        return probe.ask(RESOURCEMANAGER, self.cluster.record.ports, path, body)
+        return ask(self.cluster, RESOURCEMANAGER, path, body)
 
     def node_states(self) -> dict[str, str]:
         """Return the state of each node, as the ResourceManager has it."""
-        return probe.node_states(self.cluster.record.ports)
+        nodes = (self.rest(f"/ws/v1/cluster/nodes?states={NODE_STATES}")["nodes"] or {}).get("node", [])
+        # A host has a node for each start of its NodeManager: the latest counts.
+        return {
+            node["nodeHostName"]: node["state"] for node in sorted(nodes, key=lambda node: node["lastHealthUpdate"])
+        }
 
     def run_cli(self, program: str, *words: str) -> str:
         """Run one of Hadoop's commands, as ``run_cli("yarn", "application", "-list")``, and return what it prints."""
-        done = self.cluster.command(program, *words)
+        line = [str(self.cluster.bin / program), *words]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL)
         assert done.returncode == 0, f"{program} {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def log(self, daemon: str) -> str:
         """Return what a daemon wrote."""
-        return self.cluster.places.log(daemon).read_text(encoding="utf-8", errors="replace")
+        return self.cluster.log(daemon).read_text(encoding="utf-8", errors="replace")
 
     # ---- what breaks it, and mends it
 
     def process(self, daemon: str) -> Process:
         """Return the process of a daemon; it can be sent signals."""
-        process = Cluster.at(self.home).process(daemon)
-        assert process is not None
-        return process
+        (pid,) = (pid for pid, name in processes(self.home).items() if name == daemon)
+        return Process.of(pid)
 
     def kill(self, daemon: str) -> None:
         """Kill a daemon (SIGKILL); the containers of a NodeManager go on."""
@@ -103,7 +116,7 @@ class Hadoop:
     def containers(self, node: str) -> list[Process]:
         """Return the processes of the containers on a node."""
         number = self.nodes.index(node) + 1
-        return with_variable("LOCAL_DIRS", f"{self.cluster.places.node_data(number)}/")
+        return with_variable("LOCAL_DIRS", f"{self.cluster.node_data(number)}/")
 
     def strike_node(self, node: str, number: signal.Signals) -> list[Process]:
         """Send a NodeManager, and then all containers there, a signal that leaves them no last word; return them.
@@ -125,22 +138,47 @@ class Hadoop:
 
     def restart(self, daemon: str, timeout_s: float = PATIENCE_S) -> None:
         """Start a daemon again, ending it first where it runs; return when it works and has registered."""
-        self.cluster = Cluster.at(self.home)
-        restart_daemon(self.cluster, daemon, lambda text, step: None, timeout_s)
+        self._begin_again(daemon, self.cluster.settings, timeout_s)
 
-    def reconfigure(self, timeout_s: float = PATIENCE_S, **changes: Any) -> None:
+    def reconfigure(self, **changes: Any) -> None:
         """Change settings of the ResourceManager (fields of ClusterSettings), and start that again."""
-        self.cluster = Cluster.at(self.home)
-        self.cluster.record = replace(self.cluster.record, settings=replace(self.cluster.settings, **changes))
-        restart_daemon(self.cluster, RESOURCEMANAGER, lambda text, step: None, timeout_s)
+        self._begin_again(RESOURCEMANAGER, replace(self.cluster.settings, **changes), PATIENCE_S)
+
+    def _begin_again(self, daemon: str, settings: ClusterSettings, timeout_s: float) -> None:
+        kill_all([Process.of(pid) for pid, name in processes(self.home).items() if name == daemon])
+        self.cluster = replace(self.cluster, settings=settings)
+        write_cluster(self.cluster)
+        since_ms = time.time() * 1000
+        start_cluster(self.home, settings, lambda text: None, timeout_s)
+        # Its master may still believe in the one before.
+        self.wait_until(lambda: self._is_back(daemon, since_ms), f"{daemon} to register", timeout_s)
+
+    def _is_back(self, daemon: str, since_ms: float) -> bool:
+        if daemon == DATANODE:
+            beans = ask(self.cluster, DATANODE, "/jmx?qry=Hadoop:service=DataNode,name=DataNodeInfo")["beans"]
+            pools = json.loads(beans[0].get("BPServiceActorInfo", "[]")) if beans else []
+            return bool(pools) and all(pool["ActorState"] == "RUNNING" for pool in pools)
+        if not node_number(daemon):
+            return True
+        nodes = (self.rest("/ws/v1/cluster/nodes?states=RUNNING")["nodes"] or {}).get("node", [])
+        mine = [node for node in nodes if node["nodeHostName"] == address_of(daemon)]
+        return any(node["lastHealthUpdate"] >= since_ms for node in mine)
 
     def decommission(self, node: str, timeout_s: int) -> None:
         """Let a node go: its containers have ``timeout_s``.  Returns as soon as the ResourceManager knows."""
-        decommission(self.home, node, timeout_s, lambda text, step: None)
+        self.cluster.exclude.write_text(f"{node}\n")
+        self.run_cli("yarn", "rmadmin", "-refreshNodes", "-g", str(timeout_s), "-server")
 
     def recommission(self, node: str) -> None:
-        """Take a node back that was decommissioned, or was to be."""
-        recommission(self.home, node, lambda text, step: None, PATIENCE_S)
+        """Take a node back that was decommissioned, or was to be; its NodeManager ends where it was."""
+        self.cluster.exclude.write_text("")
+        self.run_cli("yarn", "rmadmin", "-refreshNodes")
+        daemon = self.daemon_of(node)
+        ended = lambda: daemon not in processes(self.home).values()  # noqa: E731
+        # One that was told to end is about to.
+        self.wait_until(lambda: self.node_states()[node] == "RUNNING" or ended(), f"{daemon} to register, or to end")
+        if ended():
+            self.restart(daemon)
 
     def daemon_of(self, node: str) -> str:
         """Return the NodeManager of a node."""

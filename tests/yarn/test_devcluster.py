@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from eps.cluster.devcluster.processes import Process
+from tests.processes import Process
 from tests.yarn.conftest import devcluster
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
 
@@ -21,7 +21,7 @@ def status(hadoop: Hadoop) -> tuple[int, dict[str, str]]:
 
 
 def test_status_shows_every_daemon_running(hadoop: Hadoop) -> None:
-    expected = 0, dict.fromkeys(hadoop.cluster.daemons, "running")
+    expected = 0, dict.fromkeys(hadoop.cluster.settings.daemons, "running")
     # On a busy machine a daemon may be late with its answer.
     hadoop.wait_until(lambda: status(hadoop) == expected, "every daemon to answer")
     assert len(expected[1]) == 6
@@ -44,7 +44,7 @@ def test_killed_nodemanager_is_lost_within_seconds_and_comes_back(hadoop: Hadoop
     try:
         hadoop.wait_until(lambda: hadoop.node_states().get("127.0.0.12") == "LOST", "the node to be lost", 60.0)
         assert time.monotonic() - killed < 60.0
-        expected = 1, dict.fromkeys(hadoop.cluster.daemons, "running") | {"nodemanager-2": "ended"}
+        expected = 1, dict.fromkeys(hadoop.cluster.settings.daemons, "running") | {"nodemanager-2": "ended"}
         # On a busy machine a daemon may be late with its answer.
         hadoop.wait_until(lambda: status(hadoop) == expected, "the status to say so and nothing else")
     finally:

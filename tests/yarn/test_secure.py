@@ -6,7 +6,6 @@ It is a Hadoop of its own, and takes a minute: by the argument ``--kerberos`` on
 from __future__ import annotations
 
 import getpass
-import importlib.util
 import json
 import os
 import signal
@@ -20,10 +19,9 @@ from typing import Any
 import pytest
 
 import eps
-from eps.cluster.devcluster.cluster import Cluster
-from eps.cluster.devcluster.daemons import mark_of
-from eps.cluster.devcluster.processes import marked
-from eps.cluster.devcluster.secure import SERVICE
+from eps.cluster.devcluster.lifecycle import find_cluster, processes
+from eps.cluster.devcluster.settings import Cluster
+from eps.cluster.devcluster.sites import SERVICE
 from eps.hadoop.kerberos import keytab_for
 from eps.job.client import Job
 from eps.storage.atomic import read_json
@@ -36,12 +34,6 @@ JOB: dict[str, Any] = {
 }  # fmt: skip
 WORDS = [f"--{key.replace('_', '-')}={value}" for key, value in JOB.items()]
 USER = f"{getpass.getuser()}@EPS.DEV"
-REST = pytest.param(
-    "rest",
-    marks=pytest.mark.skipif(
-        importlib.util.find_spec("requests_kerberos") is None, reason="the extra kerberos is not installed"
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -67,12 +59,12 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     try:
         started = subprocess.run(devcluster("start", home, *words), text=True, timeout=START_TIMEOUT_S, check=True,
                                  stdout=subprocess.PIPE)  # fmt: skip
-        found = Cluster.at(home)
+        found = find_cluster(home)
         assert started.stdout.splitlines() == [f"export {name}={value}" for name, value in found.variables().items()]
         yield found
     finally:
         subprocess.run(devcluster("stop", home), timeout=STOP_TIMEOUT_S, check=True)
-    assert not marked(mark_of(found.places))
+    assert not processes(home)
 
 
 @pytest.fixture
@@ -106,9 +98,9 @@ import os, sys, tempfile
 from eps.errors import StorageError
 from eps.hadoop.conf import default_authority, environment_configuration
 from eps.storage.hdfs import open_hdfs
-from eps.cluster.yarn.clients import open_client
+from eps.cluster.yarn.client import YarnClient
 conf = environment_configuration()
-client = open_client(conf, sys.argv[1])
+client = YarnClient(conf)
 tokens = client.obtain_tokens()
 with tempfile.NamedTemporaryFile() as file:
     file.write(tokens)
@@ -125,17 +117,15 @@ client.close()
 """
 
 
-@pytest.mark.parametrize("kind", ["java", REST])
-def test_tokens_that_were_cancelled_are_worth_nothing(secure: Secure, kind: str) -> None:
-    line = [sys.executable, "-c", CANCELS, kind]
+def test_tokens_that_were_cancelled_are_worth_nothing(secure: Secure) -> None:
+    line = [sys.executable, "-c", CANCELS]
     done = subprocess.run(line, capture_output=True, text=True, env=dict(secure.env), timeout=4 * PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert "HDFS refuses the credentials" in done.stdout
 
 
-@pytest.mark.parametrize("kind", ["auto", REST])
-def test_a_job_with_a_keytab_trains_to_the_local_hash(secure: Secure, local: str, kind: str, tmp_path: Path) -> None:
-    words = ["--name", f"keytab-{kind}", "--yarn-client", kind, f"--report={tmp_path}/report.json"]
+def test_a_job_with_a_keytab_trains_to_the_local_hash(secure: Secure, local: str, tmp_path: Path) -> None:
+    words = ["--name", "keytab", f"--report={tmp_path}/report.json"]
     done = secure.eps("run", "--on", "yarn", *words, *WORDS)
     assert done.returncode == 0, done.stderr
     report = read_json(tmp_path / "report.json")
@@ -158,7 +148,7 @@ def test_a_submitted_job_whose_master_is_killed_goes_on_with_its_tokens(secure: 
 def test_the_page_of_a_job_is_shown_to_its_owner_only(secure: Secure, tmp_path: Path) -> None:
     if "GSS-API" not in subprocess.run(["curl", "--version"], capture_output=True, text=True).stdout:
         pytest.skip("curl without Kerberos")
-    keys = secure.cluster.places.keytab.read_bytes()
+    keys = secure.cluster.keytab.read_bytes()
 
     def asked(principal: str, path: str) -> tuple[int, str]:
         # Who is not the owner is warned by the proxy, until a cookie says that this was done.
@@ -223,15 +213,14 @@ def test_a_sweep_is_one_application_that_asks_yarn_by_its_token(secure: Secure, 
     assert [(t["phase"], t["loss"]) for t in there["trials"]] == [(t["phase"], t["loss"]) for t in here["trials"]]
 
 
-@pytest.mark.parametrize("kind", ["java", REST])
-def test_without_a_ticket_it_is_said_what_to_do(secure: Secure, kind: str) -> None:
-    done = secure.eps("run", "--on", "yarn", "--yarn-client", kind, *WORDS, KRB5_CLIENT_KTNAME="")
+def test_without_a_ticket_it_is_said_what_to_do(secure: Secure) -> None:
+    done = secure.eps("run", "--on", "yarn", *WORDS, KRB5_CLIENT_KTNAME="")
     assert done.returncode == 2 and "run kinit" in done.stderr and "KRB5_CLIENT_KTNAME" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and "\tat " not in done.stderr
 
 
 def test_a_principal_that_nobody_knows_is_named(secure: Secure, tmp_path: Path) -> None:
-    keys = keytab_for(secure.cluster.places.keytab.read_bytes(), USER)
+    keys = keytab_for(secure.cluster.keytab.read_bytes(), USER)
     name = getpass.getuser()
     stranger = tmp_path / "stranger.keytab"
     stranger.write_bytes(keys.replace(name.encode(), b"z" * len(name)))
@@ -242,7 +231,7 @@ def test_a_principal_that_nobody_knows_is_named(secure: Secure, tmp_path: Path) 
 
 def test_a_ticket_lets_in_until_it_expires(secure: Secure, local: str, tmp_path: Path) -> None:
     ticket = tmp_path / "ticket"
-    keys, env = secure.cluster.places.user_keytab, {**secure.env, "KRB5CCNAME": f"FILE:{ticket}"}
+    keys, env = secure.cluster.user_keytab, {**secure.env, "KRB5CCNAME": f"FILE:{ticket}"}
     made = [sys.executable, "-m", "tests.yarn.ticket", str(keys), USER, str(ticket)]
     subprocess.run(made, check=True, env=env, timeout=PATIENCE_S)
     with_ticket = {"KRB5_CLIENT_KTNAME": "", "KRB5CCNAME": env["KRB5CCNAME"]}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import eps
-from eps.cluster.yarn.rest import RestClient
+from eps.cluster.yarn.client import YarnClient
 from eps.errors import JobExistsError
 from eps.hadoop.conf import environment_configuration
 from eps.job.client import Job
@@ -60,7 +60,7 @@ def execution_types(job: Job) -> list[str]:
     import requests
 
     number = (job.directory.record().yarn.application or {})["application_id"].removeprefix("application_")
-    client = RestClient(environment_configuration())
+    client = YarnClient(environment_configuration())
     found = []
     for node in client.nodes():
         answer = requests.get(f"http://{node.http_address}/ws/v1/node/containers", timeout=PATIENCE_S).json()

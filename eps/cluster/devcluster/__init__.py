@@ -1,6 +1,5 @@
-"""A real Hadoop on this host, for tests and for trying things out: ``eps devcluster``.
+"""A real Hadoop on this host, for tests and for trying things out: ``eps devcluster start``, ``stop``, ``status``.
 
-Values first: :mod:`.settings`, :mod:`.places`, :mod:`.sites`, :mod:`.daemons` and :mod:`.pom` say what a cluster is,
-and ask nothing of the outside.  :mod:`.java`, :mod:`.maven`, :mod:`.jars`, :mod:`.ports`, :mod:`.preflight`,
-:mod:`.processes`, :mod:`.probe`, :mod:`.record`, :mod:`.cluster` and :mod:`.lifecycle` act.
+:mod:`.settings` and :mod:`.sites` say what a cluster is, as values.  :mod:`.jars` finds Java and fetches Hadoop's jars.
+:mod:`.lifecycle` starts and stops it.
 """

@@ -1,74 +1,99 @@
-"""Starting and stopping a cluster, and its daemons one by one.
+"""Starting and stopping a cluster, and looking at it.
 
-One command at a time is at work at a home (a file lock).  Every process is written down as soon as it was started; one
-whose starter was killed in between is found by the mark on its command line.
+One command at a time is at work at a home (a file lock).  What runs is written down nowhere: each process names its
+cluster and its daemon on its command line, and is found by that.
 """
 
 from __future__ import annotations
 
-import difflib
+import dataclasses
+import fcntl
 import getpass
+import http.client
+import json
 import os
+import random
+import re
 import shutil
+import signal
+import socket
+import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from eps.cluster.devcluster import probe
-from eps.cluster.devcluster.cluster import Cluster, DaemonEndedError
-from eps.cluster.devcluster.daemons import (
-    COMMANDS,
-    daemon_class_path,
-    daemon_command,
-    daemon_environment,
-    format_command,
-    kdc_command,
-    mark_of,
-    script,
-)
-from eps.cluster.devcluster.jars import class_path_of_jars
-from eps.cluster.devcluster.locks import locked
-from eps.cluster.devcluster.maven import Say
-from eps.cluster.devcluster.places import WEB_ROOTS, Places
-from eps.cluster.devcluster.ports import are_free, choose_ports
-from eps.cluster.devcluster.preflight import check_host
-from eps.cluster.devcluster.processes import GRACE_S, Process, end_all, kill_all, marked, spawn, with_variable
-from eps.cluster.devcluster.record import Record, read_record, write_record
-from eps.cluster.devcluster.secure import KDC_READY, kdc_properties, krb5_conf, principal_of
+from eps.cluster.devcluster.jars import Say, check_java, class_path_of_jars, find_java
 from eps.cluster.devcluster.settings import (
     DATANODE,
     KDC,
     NAMENODE,
     RESOURCEMANAGER,
     TRANSIENT_LABEL,
+    Cluster,
     ClusterSettings,
+    Ports,
     address_of,
-    daemons_of,
+    listens_of,
     node_number,
 )
-from eps.cluster.devcluster.sites import Blueprint, site_files
-from eps.errors import ConfigError, DeadlineError, ResourceError
+from eps.cluster.devcluster.sites import (
+    CLASS_PATH_FILE,
+    COMMANDS,
+    FORMAT,
+    KDC_READY,
+    REALM,
+    WEB_ROOTS,
+    daemon_command,
+    daemon_environment,
+    mark_of,
+    realm_files,
+    script,
+    site_files,
+)
+from eps.errors import ConfigError, DeadlineError, JobNotFoundError, PeerUnavailableError, ResourceError, StorageError
 from eps.hadoop.kerberos import keytab_for
+from eps.storage.atomic import read_json, write_json_atomic
 from eps.storage.jobdir import cache_dir
+from eps.system.home import make_private
+from eps.system.waits import wait_for
 
+#: How a daemon is.
+RUNNING, SILENT, ENDED = "running", "not answering", "ended"
 READY_TIMEOUT_S = 120.0
-_FORMAT = "format"
-_LOCK_TIMEOUT_S = 300.0
-_ATTEMPTS = 3
-_POLL_S = 0.1
-#: For a NodeManager to end its containers, where there is no ResourceManager to sign off at.
-_ALONE_GRACE_S = 5.0
-#: What was killed a moment ago may have its sockets for as long.
-_PORTS_S = 5.0
-_KILLED = "did not end by itself, and was killed"
+#: A daemon that SIGTERM has not ended after this long is killed; what was killed is gone after as long again.
+GRACE_S = 15.0
+_ASK_TIMEOUT_S = 5.0
+_POLL_S = 0.2
+_FORMAT_OF_RECORD = 2
+_LAST_LINES = 15
+#: HDFS and the NodeManagers write here, and call themselves unhealthy where a disk has less than a part of it free.
+_NEEDED_MB, _LEAST_FREE = 300, 0.005
+#: Hadoop joins paths with commas and colons, and makes URLs of them.
+_PLAIN = re.compile(r"[A-Za-z0-9/._+@=~-]+", re.ASCII)
+#: Ports below those that the kernel gives to connections, so that a daemon that is started again finds its own.
+_LOWEST_PORT, _LEAST_PORTS, _ATTEMPTS = 10_000, 10_000, 50
+#: The shell starts the daemon in the background and goes: it is nobody's child, and has no terminal.
+_DETACH = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null &'
+
+
+@dataclass(frozen=True)
+class DaemonStatus:
+    """How a daemon is (:data:`RUNNING`, :data:`SILENT` or :data:`ENDED`); its pid is 0 where it does not run."""
+
+    name: str
+    state: str
+    pid: int
+    address: str
+    log: str
 
 
 def start_cluster(home: Path, settings: ClusterSettings, say: Say, timeout_s: float = READY_TIMEOUT_S) -> Cluster:
-    """Start a cluster, or find the one that runs; what HDFS holds from before is there again.
+    """Start a cluster, or what has ended of one that runs; what HDFS holds from before is there again.
 
-    Of one that runs, what has ended is started again where it was, and the rest is left as it is.
+    After an error nothing runs that did not run before.
 
     Parameters
     ----------
@@ -80,62 +105,42 @@ def start_cluster(home: Path, settings: ClusterSettings, say: Say, timeout_s: fl
     timeout_s : float
         For everything to be ready, from when the jars are there.
 
-    Returns
-    -------
-    Cluster
-        It is ready.
-
     Raises
     ------
     ConfigError
         Something is missing on this host, or a cluster with other settings is, or was, there.
     ResourceError
-        The jars cannot be had, a daemon ended, or the port of one that had ended is taken.
+        The jars cannot be had, or a daemon ended.
     DeadlineError
         It was not ready in time.
-
-    After an error nothing is left running, but what ran before.
     """
-    java = check_host(settings, home)
-    places = Places(home)
-    with held(places, say):
-        record = read_record(places)
-        if record is not None and (running := _running(places, record, settings)):
-            _complete(running, say, timeout_s)
-            return running
-        _check_data(places, record, settings)
-        _clean(places, record, say)
-        jars = class_path_of_jars(settings.hadoop_version, cache_dir(), java, say, kerberos=settings.kerberos)
-        ports = record.ports if record is not None and set(record.ports) == set(daemons_of(settings)) else {}
-        attempt = 1
-        while True:
-            if not ports or not are_free(ports):
-                ports = choose_ports(settings)
-            cluster = Cluster(places, Record(settings, java, jars, ports))
-            try:
-                _start(cluster, say, timeout_s)
-                return cluster
-            except DaemonEndedError as error:
-                if not error.port_taken or attempt == _ATTEMPTS:
-                    raise
-            say("somebody took a port meanwhile: trying others", False)
-            ports, attempt = {}, attempt + 1
-
-
-def running_settings(home: Path) -> ClusterSettings | None:
-    """Return what was chosen for the cluster of which daemons run at ``home``; None where nothing does.
-
-    Raises
-    ------
-    StorageError
-        Its record is damaged.
-    """
-    places = Places(home)
-    record = read_record(places)
-    if record is None:
-        return None
-    cluster = Cluster(places, record)
-    return cluster.settings if any(map(cluster.is_running, cluster.daemons)) else None
+    java = find_java()
+    check_java(java, settings)
+    for entry in settings.rm_class_path:
+        if not os.path.exists(entry.removesuffix("/*")):
+            raise ConfigError(f"class path of the ResourceManager: there is no {entry}")
+    _make_home(home)
+    with _locked(home, say):
+        before, running = read_cluster(home), set(processes(home).values())
+        if running:
+            cluster = _check_running(before, running, settings)
+        else:
+            _check_data(before, settings)
+            jars = class_path_of_jars(settings.hadoop_version, cache_dir(), java, say, kerberos=settings.kerberos)
+            ports = before.ports if before is not None and set(before.ports) == set(settings.daemons) else {}
+            cluster = Cluster(home, settings, _free_ports(settings, ports), java.home, jars)
+            # All nodes are there again.
+            cluster.exclude.write_text("")
+        missing = [daemon for daemon in settings.daemons if daemon not in running]
+        if not missing:
+            say("it runs already")
+            return cluster
+        try:
+            _launch(cluster, missing, time.monotonic() + timeout_s, say)
+        except BaseException:
+            _end(home, {*missing, FORMAT}, say)
+            raise
+        return cluster
 
 
 def stop_cluster(home: Path, say: Say) -> bool:
@@ -146,326 +151,396 @@ def stop_cluster(home: Path, say: Say) -> bool:
     ResourceError
         A process is still there after SIGKILL.
     """
-    places = Places(home)
-    if not home.exists():
+    if not home.is_dir():
         return False
-    with held(places, say):
-        return _clean(places, read_record(places), say)
+    with _locked(home, say):
+        found = _end(home, None, say)
+        # Of NodeManagers that could not tidy up themselves.
+        containers = processes_with("environ", f"LOCAL_DIRS={home}/data/")
+        _signal(containers, signal.SIGKILL)
+        return found or bool(containers)
 
 
-def restart_daemons(home: Path, names: Collection[str], say: Say, timeout_s: float = READY_TIMEOUT_S) -> None:
-    """Start daemons of the cluster at ``home`` again; the others, and what HDFS holds, are left as they are.
+def status_of(cluster: Cluster) -> list[DaemonStatus]:
+    """Return how each daemon is."""
+    pids = {name: pid for pid, name in processes(cluster.home).items()}
+    found = []
+    for daemon in cluster.settings.daemons:
+        state = ENDED if daemon not in pids else RUNNING if _answers(cluster, daemon) else SILENT
+        log = str(cluster.log(daemon))
+        found.append(DaemonStatus(daemon, state, pids.get(daemon, 0), cluster.address(daemon), log))
+    return found
+
+
+def find_cluster(home: Path) -> Cluster:
+    """Return the cluster that was started at ``home``.
 
     Raises
     ------
-    ConfigError
-        The cluster has no such daemon, none of its daemons runs, or one to be started would find its master gone.
     JobNotFoundError
-        No cluster was started there.
-    DaemonEndedError, DeadlineError, ResourceError
-        As :func:`restart_daemon`.
+        None was.
+    StorageError
+        Its record is damaged.
     """
-    places = Places(home)
-    if not home.exists():
-        raise Cluster.absent(home)
-    with held(places, say):
-        cluster = Cluster.at(home)
-        for name in names:
-            _check_daemon(cluster, name)
-        if not any(map(cluster.is_running, cluster.daemons)):
-            raise ConfigError(f"nothing runs at {home}: eps devcluster start starts all of it")
-        for name in names:
-            _check_master(cluster, name, names)
-        _restart(cluster, names, say, timeout_s)
+    found = read_cluster(home)
+    if found is None:
+        raise JobNotFoundError(f"there is no cluster at {home}: eps devcluster start makes one")
+    return found
 
 
-def restart_daemon(cluster: Cluster, daemon: str, say: Say, timeout_s: float = READY_TIMEOUT_S) -> None:
-    """Start a daemon of a cluster again, ending it first where it runs, and wait until it works.
-
-    Its site files are those of the cluster's settings, which may have changed.
-
-    Raises
-    ------
-    DaemonEndedError, DeadlineError, ResourceError
-        As :func:`start_cluster`; the other daemons are left as they are.
-    """
-    with held(cluster.places, say):
-        _restart(cluster, [daemon], say, timeout_s)
-
-
-def write_files(cluster: Cluster) -> None:
-    """Write the site files, the class path and Hadoop's commands."""
-    places, settings = cluster.places, cluster.settings
-    blueprint = Blueprint(settings, places, cluster.record.ports, getpass.getuser())
-    for number in range(settings.nodes + 1):
-        folder = places.node_conf(number) if number else places.conf
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in site_files(blueprint, number).items():
-            (folder / name).write_text(text, encoding="utf-8")
-    places.class_path.write_text(cluster.record.jars + "\n", encoding="utf-8")
-    places.exclude.touch()
-    for folder in (places.logs, places.bin, places.data / "tmp", *(places.web / "webapps" / n for n in WEB_ROOTS)):
-        folder.mkdir(parents=True, exist_ok=True)
-    if settings.kerberos:
-        places.krb5_conf.write_text(krb5_conf(cluster.record.ports[KDC]["kdc"]), encoding="ascii")
-    for program in COMMANDS:
-        path = places.bin / program
-        path.write_text(script(program, cluster.record.java.command, places, settings), encoding="utf-8")
-        path.chmod(0o755)
-
-
-def _start(cluster: Cluster, say: Say, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    write_record(cluster.places, cluster.record)
-    # All nodes are there again.
-    cluster.places.exclude.unlink(missing_ok=True)
-    write_files(cluster)
-    say(f"starting {len(cluster.daemons)} daemons of Hadoop {cluster.settings.hadoop_version}", False)
-    try:
-        _launch_all(cluster, deadline, say)
-        cluster.wait_ready(deadline - time.monotonic(), say)
-        _label_node(cluster)
-    except BaseException:
-        _clean(cluster.places, cluster.record, say)
-        raise
-
-
-def _complete(cluster: Cluster, say: Say, timeout_s: float) -> None:
-    """Start what has ended of a cluster that runs."""
-    deadline = time.monotonic() + timeout_s
-    # Of a starter that was killed before it could write them down: they have the ports of those that are missing.
-    _end_strays(cluster.places, cluster.record)
-    missing = [daemon for daemon in cluster.daemons if not (cluster.is_running(daemon) or cluster.is_excluded(daemon))]
-    try:
-        if missing:
-            _restart(cluster, missing, say, timeout_s)
-        else:
-            say("it runs already", False)
-        cluster.wait_ready(deadline - time.monotonic(), say)
-        # Its starter may have been killed before it came to that.
-        _label_node(cluster)
-    except BaseException:
-        launched = {cluster.record.processes[name]: name for name in missing if cluster.is_running(name)}
-        _end_daemons(launched, signs_off=cluster.is_running(RESOURCEMANAGER), say=say)
-        raise
-
-
-def _restart(cluster: Cluster, names: Collection[str], say: Say, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    daemons = [daemon for daemon in cluster.daemons if daemon in names]
-    say(f"starting {', '.join(daemons)} again", False)
-    processes = [cluster.process(daemon) for daemon in daemons]
-    end_all([process for process in processes if process is not None], GRACE_S)
-    ports_by_s = time.monotonic() + _PORTS_S
-    for daemon in daemons:
-        while not are_free({daemon: cluster.record.ports[daemon]}):
-            if time.monotonic() > ports_by_s:
-                raise ResourceError(
-                    f"{daemon} cannot be started: another program has taken one of its ports "
-                    f"({', '.join(map(str, cluster.record.ports[daemon].values()))} of {address_of(daemon)}); end "
-                    "that, or let eps devcluster stop and start choose others"
-                )
-            time.sleep(_POLL_S)
-    write_files(cluster)
-    started_ms = time.time() * 1000
-    for daemon in daemons:
-        _launch(cluster, daemon)
-    for daemon in daemons:
-        cluster.wait_back(daemon, started_ms, deadline - time.monotonic(), say)
-    if RESOURCEMANAGER in daemons:
-        _label_node(cluster)
-
-
-def _check_daemon(cluster: Cluster, name: str) -> None:
-    if name not in cluster.daemons:
-        near = difflib.get_close_matches(name, cluster.daemons, n=1)
-        raise ConfigError(
-            f"daemon is {name!r}, but the cluster at {cluster.places.home} has {', '.join(cluster.daemons)}"
-            + (f"; did you mean {near[0]}?" if near else "")
-        )
-    if name == KDC:
-        raise ConfigError(
-            f"daemon is {name!r}, but its keys end with it, and all others need them: eps devcluster stop and start "
-            "start everything with new ones"
-        )
-
-
-def _check_master(cluster: Cluster, name: str, names: Collection[str]) -> None:
-    """Refuse to start a daemon that would wait in vain for the one at which it registers, or be turned away there."""
-    if cluster.is_excluded(name):
-        raise ConfigError(
-            f"daemon is {name!r}, but its node was decommissioned: "
-            f"eps devcluster recommission --home {cluster.places.home} {name} takes it back"
-        )
-    master = NAMENODE if name == DATANODE else RESOURCEMANAGER if node_number(name) else name
-    if master not in names and not cluster.is_running(master):
-        raise ConfigError(
-            f"daemon is {name!r}, but it registers at the {master}, which has ended: "
-            f"eps devcluster restart --home {cluster.places.home} {master} {name} starts both"
-        )
-
-
-def _launch_all(cluster: Cluster, deadline: float, say: Say) -> None:
-    """Start everything; an HDFS that is new is formatted meanwhile."""
-    formatted = cluster.places.formatted.exists()
-    for daemon in cluster.daemons:
-        _begin_log(cluster.places.log(daemon))
-    if cluster.settings.kerberos:
-        _launch_kdc(cluster, deadline, say)
-    if not formatted:
-        _begin_format(cluster)
-    for daemon in cluster.daemons:
-        if cluster.process(daemon) is None and (formatted or daemon == RESOURCEMANAGER or node_number(daemon)):
-            _launch(cluster, daemon)
-    if not formatted:
-        say("waiting for HDFS to be formatted", True)
-        _end_format(cluster, deadline)
-        for daemon in cluster.daemons:
-            if cluster.process(daemon) is None:
-                _launch(cluster, daemon)
-
-
-def _launch_kdc(cluster: Cluster, deadline: float, say: Say) -> None:
-    """Start the realm; return when every daemon can find its key."""
-    places, port = cluster.places, cluster.record.ports[KDC]["kdc"]
-    shutil.rmtree(places.kdc, ignore_errors=True)
-    places.kdc.mkdir(mode=0o700)
-    places.kdc_properties.write_text(kdc_properties(port), encoding="ascii")
-    user = getpass.getuser()
-    _spawn(cluster, KDC, KDC, kdc_command(cluster.record.java.command, places, cluster.settings, user))
-    say("waiting for the realm", True)
-    while KDC_READY not in places.log(KDC).read_text(encoding="utf-8", errors="replace"):
-        if not cluster.is_running(KDC):
-            raise cluster.ended(KDC)
-        if time.monotonic() > deadline:
-            raise DeadlineError(f"the cluster is not ready in time: its realm does not begin; see {places.log(KDC)}")
-        time.sleep(_POLL_S)
-    # Whoever logs in with a keytab takes the first principal in it.
-    places.user_keytab.write_bytes(keytab_for(places.keytab.read_bytes(), principal_of(user)))
-    for keytab in (places.keytab, places.user_keytab):
-        keytab.chmod(0o600)
-
-
-def _launch(cluster: Cluster, daemon: str) -> None:
-    command = daemon_command(cluster.record.java.command, daemon, cluster.places, cluster.settings)
-    _spawn(cluster, daemon, daemon, command)
-
-
-def _begin_format(cluster: Cluster) -> None:
-    # What was half formatted, and blocks of what was there before, are refused by Hadoop.
-    for folder in (cluster.places.names, cluster.places.data / "datanode"):
-        shutil.rmtree(folder, ignore_errors=True)
-    _begin_log(cluster.places.log(_FORMAT))
-    command = format_command(cluster.record.java.command, cluster.places, cluster.settings)
-    _spawn(cluster, _FORMAT, NAMENODE, command)
-
-
-def _end_format(cluster: Cluster, deadline: float) -> None:
-    if not cluster.record.processes[_FORMAT].wait(deadline - time.monotonic()):
-        raise DeadlineError("the cluster is not ready in time: HDFS is still being formatted")
-    if not list(cluster.places.names.glob("current/fsimage_*.md5")):
-        raise cluster.ended(_FORMAT)
-    cluster.places.formatted.touch()
-
-
-def _spawn(cluster: Cluster, name: str, loads_as: str, command: Sequence[str]) -> None:
-    record, places = cluster.record, cluster.places
-    class_path = daemon_class_path(loads_as, places, record.settings, record.jars)
-    environment = daemon_environment(os.environ, places, record.settings, record.java.home, class_path)
-    process = spawn(command, environment, places.log(name), places.data)
-    cluster.record = record.with_process(name, process)
-    write_record(places, cluster.record)
-
-
-def _label_node(cluster: Cluster) -> None:
-    """Give the last node its label, where there is another one, and nobody asks who does it."""
-    if cluster.settings.nodes < 2 or cluster.settings.kerberos:
-        return
-    ports, user = cluster.record.ports, f"user.name={getpass.getuser()}"
-    label = {"nodeLabelInfo": [{"name": TRANSIENT_LABEL, "exclusivity": "false"}]}
-    probe.ask(RESOURCEMANAGER, ports, f"/ws/v1/cluster/add-node-labels?{user}", label)
-    path = f"/ws/v1/cluster/nodes/{cluster.nodes[-1]}:0/replace-labels?labels={TRANSIENT_LABEL}&{user}"
-    probe.ask(RESOURCEMANAGER, ports, path, {})
-
-
-def _running(places: Places, record: Record, settings: ClusterSettings) -> Cluster | None:
-    """Return the cluster that runs, if any daemon of it does, and the rest can be added to it."""
-    cluster = Cluster(places, record)
-    if not any(map(cluster.is_running, cluster.daemons)):
+def read_cluster(home: Path) -> Cluster | None:
+    """Return the cluster that was started at ``home``; None where none was; raises as :func:`find_cluster`."""
+    path = home / "cluster.json"
+    values = read_json(path)
+    if values is None:
         return None
-    if record.settings != settings:
+    try:
+        if values["format"] != _FORMAT_OF_RECORD:
+            raise ValueError("another version of EPS wrote it")
+        chosen: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values["settings"].items()}
+        chosen["properties"] = tuple((key, value) for key, value in chosen["properties"])
+        return Cluster(home, ClusterSettings(**chosen), values["ports"], values["java_home"], values["jars"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise StorageError(f"{path}: is not the record of a cluster ({error}): remove it") from error
+
+
+def write_cluster(cluster: Cluster) -> None:
+    """Write the record of a cluster, and its site files, class path and Hadoop's commands."""
+    values = {name: value for name, value in dataclasses.asdict(cluster).items() if name != "home"}
+    write_json_atomic(cluster.home / "cluster.json", {"format": _FORMAT_OF_RECORD, **values}, sync=False)
+    texts = {cluster.conf_dir / CLASS_PATH_FILE: cluster.jars + "\n"}
+    for number in range(cluster.settings.nodes + 1):
+        for name, text in site_files(cluster, number).items():
+            texts[cluster.node_conf(number) / name] = text
+    if cluster.settings.kerberos:
+        texts |= {cluster.home / name: text for name, text in realm_files(cluster).items()}
+    texts |= {cluster.bin / program: script(cluster, program) for program in COMMANDS}
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    for program in COMMANDS:
+        (cluster.bin / program).chmod(0o755)
+    for name in ("logs", "data/tmp", *(f"web/webapps/{root}" for root in WEB_ROOTS)):
+        (cluster.home / name).mkdir(parents=True, exist_ok=True)
+
+
+# ---- before it starts
+
+
+def _make_home(home: Path) -> None:
+    """Make the folder of a cluster, or refuse a place that Hadoop cannot have its files in."""
+    if not _PLAIN.fullmatch(str(home)):
         raise ConfigError(
-            f"a cluster with other settings runs at {places.home}: eps devcluster stop ends it, and --home chooses "
-            "another place; without options, start starts again what has ended of it"
+            f"home is {str(home)!r}, but must be a path of letters, digits and /._+@=~- only, for Hadoop misreads "
+            "others: choose another with --home"
         )
-    # Without an HDFS nothing is kept; the keys of a realm end with it.
-    lasts = places.formatted.exists() and (not settings.kerberos or cluster.is_running(KDC))
-    return cluster if lasts else None
-
-
-def _check_data(places: Places, record: Record | None, settings: ClusterSettings) -> None:
-    if record and places.formatted.exists() and record.settings.hadoop_version != settings.hadoop_version:
+    usage = shutil.disk_usage(next(path for path in (home, *home.parents) if path.exists()))
+    if usage.free < max(_NEEDED_MB * 1_000_000, usage.total * _LEAST_FREE):
+        raise ConfigError(f"the disk of {home} has {usage.free // 1_000_000} MB free, too little for HDFS: make room")
+    try:
+        make_private(home)
+    except OSError as error:
         raise ConfigError(
-            f"{places.data} was written by Hadoop {record.settings.hadoop_version}, not {settings.hadoop_version}: "
+            f"home is {home}, which cannot be made ({error.strerror}): choose another with --home"
+        ) from None
+
+
+def _check_running(before: Cluster | None, running: Collection[str], settings: ClusterSettings) -> Cluster:
+    if before is None or before.settings != settings:
+        raise ConfigError(
+            "a cluster with other settings runs there: eps devcluster stop ends it, and --home chooses another place; "
+            "without options, start starts again what has ended of it"
+        )
+    if settings.kerberos and KDC not in running:
+        raise ConfigError(
+            "the realm has ended, and all keys with it: eps devcluster stop ends the rest, then start again"
+        )
+    return before
+
+
+def _check_data(before: Cluster | None, settings: ClusterSettings) -> None:
+    if before is not None and _formatted(before).exists() and before.settings.release != settings.release:
+        raise ConfigError(
+            f"{before.data} was written by Hadoop {before.settings.hadoop_version}, not {settings.hadoop_version}: "
             "remove it, or choose another place with --home"
         )
 
 
-def _clean(places: Places, record: Record | None, say: Say) -> bool:
-    """End what is left at a home, also of a start that was killed; return whether there was anything."""
-    recorded = {process: name for name, process in record.processes.items() if process.is_alive()} if record else {}
-    strays = _strays(places, record)
-    if recorded or strays:
-        say(f"stopping {len(recorded) + len(strays)} processes", False)
-    _end_daemons(recorded, signs_off=RESOURCEMANAGER in recorded.values(), say=say)
-    found = bool(recorded or strays)
-    for process in _end_strays(places, record):
-        say(f"a process ({process.pid}) {_KILLED}", False)
-    # Of NodeManagers that could not tidy up themselves.
-    containers = with_variable("LOCAL_DIRS", f"{places.data}/")
-    kill_all(containers)
-    if record is not None:
-        write_record(places, replace(record, processes={}))
-    return found or bool(containers)
+def _free_ports(settings: ClusterSettings, ports: Ports) -> Ports:
+    """Return ``ports`` where all are free, else others; no two daemons get the same, so that a log line names one."""
+    ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    numbers = range(_LOWEST_PORT, max(ephemeral, _LOWEST_PORT + _LEAST_PORTS))
+    for _ in range(_ATTEMPTS):
+        if ports and _are_free(ports):
+            return ports
+        draw = iter(random.SystemRandom().sample(numbers, sum(len(listens_of(name)) for name in settings.daemons)))
+        ports = {name: {purpose: next(draw) for purpose in listens_of(name)} for name in settings.daemons}
+    raise ConfigError(
+        f"no ports are free at {address_of(NAMENODE)}, and from 127.0.0.11 on for each node: the cluster needs Linux, "
+        "with its loopback interface up (ip link set lo up)"
+    )
 
 
-def _end_daemons(daemons: Mapping[Process, str], *, signs_off: bool, say: Say) -> None:
-    """End daemons, given with their names, NodeManagers first.
+def _are_free(ports: Ports) -> bool:
+    with ExitStack() as stack:
+        try:
+            for daemon, by_purpose in ports.items():
+                for port in by_purpose.values():
+                    # As Java binds: what lingers of closed connections is in nobody's way.
+                    stack.enter_context(socket.create_server((address_of(daemon), port)))
+        except OSError:
+            return False
+    return True
 
-    These sign off at the ResourceManager, and wait for it for a quarter of an hour where it does not run.
+
+@contextmanager
+def _locked(home: Path, say: Say) -> Iterator[None]:
+    try:
+        file = (home / "lock").open("a")
+    except OSError as error:
+        raise StorageError(f"{home / 'lock'}: cannot be opened: {error.strerror}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"another command is at work at {home}: waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# ---- processes
+
+
+def processes(home: Path) -> dict[int, str]:
+    """Return the processes of the cluster at ``home``: pid -> daemon."""
+    return processes_with("cmdline", mark_of(home, ""))
+
+
+def processes_with(file: str, beginning: str) -> dict[int, str]:
+    """Return our user's processes in whose ``/proc/PID/FILE`` a word begins so: pid -> how that word goes on.
+
+    A process that has ended, and that nobody has waited for, has no words.
     """
-    nodes = [process for process, name in daemons.items() if node_number(name)]
-    killed = end_all(nodes, GRACE_S if signs_off else _ALONE_GRACE_S)
-    killed += end_all([process for process in daemons if process not in nodes], GRACE_S)
-    for process in killed:
-        say(f"{daemons[process]} ({process.pid}) {_KILLED}", False)
+    found = {}
+    for entry in os.scandir("/proc"):
+        with suppress(OSError):
+            if entry.name.isdigit() and int(entry.name) != os.getpid() and entry.stat().st_uid == os.getuid():
+                words = Path(entry.path, file).read_bytes().decode(errors="replace").split("\0")
+                rest = next((word.removeprefix(beginning) for word in words if word.startswith(beginning)), None)
+                if rest is not None:
+                    found[int(entry.name)] = rest
+    return found
 
 
-def _strays(places: Places, record: Record | None) -> list[Process]:
-    """Return the processes of a home that nobody wrote down."""
-    recorded = set(record.processes.values()) if record is not None else set()
-    return [process for process in marked(mark_of(places)) if process not in recorded]
+def _spawn(cluster: Cluster, daemon: str) -> None:
+    """Start a daemon that no end of ours ends; the log of its start before is put aside."""
+    log = cluster.log(daemon)
+    with suppress(FileNotFoundError):
+        os.replace(log, log.with_name(f"{log.name}.1"))
+    subprocess.run(
+        ["/bin/sh", "-c", _DETACH, "sh", str(log), *daemon_command(cluster, daemon)],
+        env=daemon_environment(cluster, daemon, os.environ),
+        cwd=cluster.data,
+        start_new_session=True,
+        check=True,
+    )
 
 
-def _end_strays(places: Places, record: Record | None) -> list[Process]:
-    """End the processes of a home that nobody wrote down; return those that had to be killed."""
-    killed: list[Process] = []
-    # Again until nothing is found: a starter that was killed may have left a shell that starts one more.
-    while strays := _strays(places, record):
-        killed += end_all(strays, GRACE_S)
-    return killed
+def _end(home: Path, names: Collection[str] | None, say: Say) -> bool:
+    """End the daemons of these names, or all; return whether there were any.
+
+    NodeManagers are first: they sign off at the ResourceManager.
+    """
+
+    def left(nodes_only: bool) -> dict[int, str]:
+        there = processes(home).items()
+        return {
+            pid: name for pid, name in there if names is None or name in names if node_number(name) or not nodes_only
+        }
+
+    found = left(False)
+    if found:
+        say(f"stopping {len(found)} processes")
+    for nodes_only in (True, False):
+        _signal(left(nodes_only), signal.SIGTERM)
+        _wait_until(lambda nodes_only=nodes_only: not left(nodes_only))
+        deaf = left(nodes_only)
+        for pid, name in deaf.items():
+            say(f"{name} ({pid}) did not end by itself, and was killed")
+        _signal(deaf, signal.SIGKILL)
+        _wait_until(lambda nodes_only=nodes_only: not left(nodes_only))
+    if still := left(False):
+        raise ResourceError(f"processes {', '.join(map(str, still))} were killed, and are still there")
+    return bool(found)
 
 
-def held(places: Places, say: Say) -> AbstractContextManager[None]:
-    """Give the lock of a home, which one command has at a time; raises as :func:`~.locks.locked`."""
-
-    def waits() -> None:
-        say(f"another command is at work at {places.home}: waiting for it", False)
-
-    return locked(places.lock, _LOCK_TIMEOUT_S, waits, "another command of eps devcluster")
+def _wait_until(condition: Any) -> None:
+    with suppress(DeadlineError):
+        wait_for(condition, GRACE_S, "an end", _POLL_S / 2)
 
 
-def _begin_log(path: Path) -> None:
-    """Put the log of the start before aside."""
-    if path.exists():
-        os.replace(path, path.with_name(f"{path.name}.1"))
+def _signal(pids: Collection[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+# ---- starting
+
+
+def _launch(cluster: Cluster, missing: Sequence[str], deadline_s: float, say: Say) -> None:
+    """Start daemons, and wait until everything works; an HDFS that is new is formatted meanwhile."""
+    write_cluster(cluster)
+    say(f"starting {', '.join(missing)} of Hadoop {cluster.settings.hadoop_version}")
+    is_new = not _formatted(cluster).exists()
+    now = [daemon for daemon in missing if not (is_new and daemon in (NAMENODE, DATANODE))]
+    if KDC in missing:
+        _start_realm(cluster, deadline_s)
+        now.remove(KDC)
+    if is_new:
+        # What was half formatted, and blocks of what was there before, are refused by Hadoop.
+        for name in ("namenode", "datanode"):
+            shutil.rmtree(cluster.data / name, ignore_errors=True)
+        _spawn(cluster, FORMAT)
+    for daemon in now:
+        _spawn(cluster, daemon)
+    if is_new:
+        wait_for(
+            lambda: FORMAT not in processes(cluster.home).values(), deadline_s - time.monotonic(), "HDFS formatted"
+        )
+        if not list(cluster.data.glob("namenode/current/fsimage_*.md5")):
+            raise _ended(cluster, FORMAT)
+        _formatted(cluster).touch()
+        for daemon in (NAMENODE, DATANODE):
+            _spawn(cluster, daemon)
+    told = ""
+    while waits_for := missing_of(cluster):
+        if waits_for != told:
+            say(f"waiting for {waits_for}")
+            told = waits_for
+        there = set(processes(cluster.home).values())
+        for daemon in missing:
+            if daemon not in there:
+                raise _ended(cluster, daemon)
+        if time.monotonic() > deadline_s:
+            logs = "\n".join(f"{daemon}:\n{_last_lines(cluster, daemon, 3)}" for daemon in missing)
+            raise DeadlineError(f"the cluster is not ready in time: it waits for {waits_for}\n{logs}")
+        time.sleep(_POLL_S)
+    if cluster.settings.nodes > 1 and not cluster.settings.kerberos:
+        _label_last_node(cluster)
+
+
+def _start_realm(cluster: Cluster, deadline_s: float) -> None:
+    """Start the realm; return when every daemon can find its key."""
+    folder, log = cluster.keytab.parent, cluster.log(KDC)
+    folder.chmod(0o700)
+    cluster.keytab.unlink(missing_ok=True)
+    _spawn(cluster, KDC)
+    while not (log.exists() and KDC_READY in log.read_text(encoding="utf-8", errors="replace")):
+        if KDC not in processes(cluster.home).values():
+            raise _ended(cluster, KDC)
+        if time.monotonic() > deadline_s:
+            raise DeadlineError(f"the cluster is not ready in time: its realm does not begin; see {log}")
+        time.sleep(_POLL_S / 2)
+    # Whoever logs in with a keytab takes the first principal in it.
+    cluster.user_keytab.write_bytes(keytab_for(cluster.keytab.read_bytes(), f"{getpass.getuser()}@{REALM}"))
+    for keytab in (cluster.keytab, cluster.user_keytab):
+        keytab.chmod(0o600)
+
+
+def _formatted(cluster: Cluster) -> Path:
+    """Return what is there as soon as HDFS was formatted, to the end."""
+    return cluster.data / "formatted"
+
+
+def _ended(cluster: Cluster, daemon: str) -> ResourceError:
+    said = _last_lines(cluster, daemon, _LAST_LINES)
+    return ResourceError(f"{daemon} ended by itself; the last lines of {cluster.log(daemon)}:\n{said}")
+
+
+def _last_lines(cluster: Cluster, daemon: str, number: int) -> str:
+    try:
+        lines = cluster.log(daemon).read_text(encoding="utf-8", errors="replace").splitlines()[-number:]
+    except OSError:
+        lines = []
+    return "\n".join(f"  {line.expandtabs(2)}" for line in lines) or "  (nothing)"
+
+
+def _label_last_node(cluster: Cluster) -> None:
+    user = f"user.name={getpass.getuser()}"
+    label = {"nodeLabelInfo": [{"name": TRANSIENT_LABEL, "exclusivity": "false"}]}
+    ask(cluster, RESOURCEMANAGER, f"/ws/v1/cluster/add-node-labels?{user}", label)
+    path = f"/ws/v1/cluster/nodes/{cluster.nodes[-1]}:0/replace-labels?labels={TRANSIENT_LABEL}&{user}"
+    ask(cluster, RESOURCEMANAGER, path, {})
+
+
+# ---- what daemons say of themselves
+
+
+def missing_of(cluster: Cluster) -> str:
+    """Return what a cluster still waits for; empty: it is ready."""
+    try:
+        # Seen by anybody, also where the rest of a ResourceManager's pages is not.
+        nodes = _bean(cluster, RESOURCEMANAGER, "ResourceManager,name=RMNMInfo")["LiveNodeManagers"]
+        active, wanted = sum(node["State"] == "RUNNING" for node in json.loads(nodes)), cluster.settings.nodes
+    except (PeerUnavailableError, LookupError, TypeError, ValueError):
+        return "the ResourceManager"
+    if active < wanted:
+        return f"NodeManagers ({active} of {wanted} are there)"
+    try:
+        names = _bean(cluster, NAMENODE, "NameNode,name=FSNamesystemState")
+        alive, is_operational = names["NumLiveDataNodes"], names["FSState"] == "Operational"
+    except (PeerUnavailableError, LookupError, TypeError):
+        return "the NameNode"
+    if not alive:
+        return "the DataNode"
+    return "" if is_operational else "HDFS to leave safe mode (where somebody began it: hdfs dfsadmin -safemode leave)"
+
+
+def _bean(cluster: Cluster, daemon: str, name: str) -> dict[str, Any]:
+    return dict(ask(cluster, daemon, f"/jmx?qry=Hadoop:service={name}")["beans"][0])
+
+
+def _answers(cluster: Cluster, daemon: str) -> bool:
+    try:
+        if daemon == KDC:
+            socket.create_connection((address_of(KDC), cluster.ports[KDC]["kdc"]), _ASK_TIMEOUT_S).close()
+        else:
+            ask(cluster, daemon, "/jmx?qry=java.lang:type=ClassLoading")
+    except (OSError, PeerUnavailableError):
+        return False
+    return True
+
+
+def ask(cluster: Cluster, daemon: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    """Return what a daemon answers over HTTP, as JSON knows it; None where it answers nothing.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    daemon : str
+    path : str
+        With the query.
+    body : mapping, optional
+        What is posted.
+
+    Raises
+    ------
+    PeerUnavailableError
+        It cannot be reached, is silent, or refuses.
+    """
+    address = cluster.address(daemon, "web")
+    # No proxy is asked.
+    connection = http.client.HTTPConnection(address, timeout=_ASK_TIMEOUT_S)
+    headers = {"Accept": "application/json", "Content-Type": "application/json"}
+    try:
+        connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        said = answer.read()
+        if answer.status < 400:
+            return json.loads(said) if said.strip() else None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise PeerUnavailableError(f"http://{address}{path} does not answer: {error}") from error
+    finally:
+        connection.close()
+    raise PeerUnavailableError(f"http://{address}{path} answers {answer.status}: {said[:500]!r}")

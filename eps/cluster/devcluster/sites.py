@@ -1,70 +1,106 @@
-"""The site files of a cluster, as values, and as XML.  Pure.
+"""What a cluster is made of: site files, command lines, and the realm of one with Kerberos.
 
-Source: the configuration that Hadoop's documentation gives for each key; where ours is not Hadoop's default, the
-comment beside it says why.
+Where a value is not Hadoop's default, the comment beside it says why.
+
+Source: Hadoop's documentation of each key; "Hadoop in Secure Mode", and Hadoop's own tests on a MiniKdc.
 """
 
 from __future__ import annotations
 
+import getpass
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from eps.cluster.devcluster import secure
-from eps.cluster.devcluster.places import Places, as_url
 from eps.cluster.devcluster.settings import (
     DATANODE,
+    KDC,
     MASTER_ADDRESS,
     NAMENODE,
-    QUEUE_PREEMPTION,
     QUEUES,
     RESOURCEMANAGER,
     TRANSIENT_LABEL,
+    Cluster,
     ClusterSettings,
-    Ports,
-    node_address,
+    node_number,
     nodemanager,
 )
 
-CORE = "core-site.xml"
-HDFS = "hdfs-site.xml"
-YARN = "yarn-site.xml"
-CAPACITY = "capacity-scheduler.xml"
-LOG4J = "log4j.properties"
-
+CORE, HDFS, YARN, CAPACITY = "core-site.xml", "hdfs-site.xml", "yarn-site.xml", "capacity-scheduler.xml"
+#: The file of ``HADOOP_CONF_DIR`` with one line: the class path of the cluster's jars, without the site files.
+CLASS_PATH_FILE = "eps-classpath.txt"
+#: NameNode and DataNode look for these on the class path; their content is in no jar.
+WEB_ROOTS = ("hdfs", "datanode", "secondary", "static")
 #: A NodeManager that is silent for this long is lost; ResourceManagers look three times within it.
-NODE_EXPIRY_S = 6
+_NODE_EXPIRY_S = 6
 #: A job master that is silent for this long is lost.
-MASTER_EXPIRY_S = 120
-HEARTBEAT_MS = 200
+_MASTER_EXPIRY_S = 120
+_HEARTBEAT_MS = 200
 #: A container that is marked for preemption is killed after this long.
 PREEMPTION_GRACE_S = 8
 #: Applications whose job masters are killed again and again: tests do that.
-MOST_ATTEMPTS = 10
-
-_SERVER = "org.apache.hadoop.yarn.server.resourcemanager"
+_MOST_ATTEMPTS = 10
 _CAPACITY_KEYS = ("yarn.scheduler.capacity.", "yarn.resourcemanager.monitor.capacity.")
 
+#: The realm is Hadoop's own small one, a daemon of the cluster.  It makes new keys each time it starts.
+REALM = "EPS.DEV"
+#: It says this when it listens, and every key is written.
+KDC_READY = "Standalone MiniKdc Running"
+#: Every daemon of Hadoop.
+SERVICE = f"hadoop/localhost@{REALM}"
+#: Every web server that wants to know who asks: browsers and clients name it by what stands in the URL.
+_WEB = f"HTTP/{MASTER_ADDRESS}@{REALM}"
+_LIFETIME_MS = 24 * 3600 * 1000
+
+_YARN_SERVER, _CLI = "org.apache.hadoop.yarn.server", "org.apache.hadoop.yarn.client.cli"
+_SCHEDULER = f"{_YARN_SERVER}.resourcemanager"
+#: Makes an empty HDFS.
+FORMAT = "format"
+_NAMENODE_CLASS = "org.apache.hadoop.hdfs.server.namenode.NameNode"
+_CLASSES = {
+    KDC: "org.apache.hadoop.minikdc.MiniKdc",
+    FORMAT: _NAMENODE_CLASS,
+    NAMENODE: _NAMENODE_CLASS,
+    DATANODE: "org.apache.hadoop.hdfs.server.datanode.DataNode",
+    RESOURCEMANAGER: f"{_SCHEDULER}.ResourceManager",
+}
+_NODEMANAGER_CLASS = f"{_YARN_SERVER}.nodemanager.NodeManager"
+
+#: Hadoop's commands: program -> subcommand -> class.
+COMMANDS: Mapping[str, Mapping[str, str]] = {
+    "yarn": {
+        "application": f"{_CLI}.ApplicationCLI",
+        "applicationattempt": f"{_CLI}.ApplicationCLI",
+        "container": f"{_CLI}.ApplicationCLI",
+        "logs": f"{_CLI}.LogsCLI",
+        "node": f"{_CLI}.NodeCLI",
+        "rmadmin": f"{_CLI}.RMAdminCLI",
+    },
+    "hdfs": {
+        "dfs": "org.apache.hadoop.fs.FsShell",
+        "dfsadmin": "org.apache.hadoop.hdfs.tools.DFSAdmin",
+        "fetchdt": "org.apache.hadoop.hdfs.tools.DelegationTokenFetcher",
+        "fsck": "org.apache.hadoop.hdfs.tools.DFSck",
+    },
+    "hadoop": {"fs": "org.apache.hadoop.fs.FsShell"},
+}
+_JAVA_OPTIONS = (
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    # Ready sooner, and these are not servers that run for weeks.
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-Djava.net.preferIPv4Stack=true",
+)
+#: What Hadoop before 3.5 opens of Java 17 (HADOOP-19310).
+_OPENED = (
+    "java.io java.lang java.lang.reflect java.math java.net java.text java.util java.util.concurrent java.util.zip "
+    "sun.security.util sun.security.x509"
+).split()
+#: Variables that belong to another Hadoop, to another program in Java, or to jobs of EPS.
+_NOT_OURS = ("HADOOP_", "YARN_", "HDFS_", "EPS_HOME", "KRB5")
+
 Values = dict[str, str]
-
-
-@dataclass(frozen=True)
-class Blueprint:
-    """All that the files of a cluster are made of."""
-
-    settings: ClusterSettings
-    places: Places
-    ports: Ports
-    user: str
-
-    def at(self, daemon: str, purpose: str) -> str:
-        """Return ``host:port`` of one of the master daemons."""
-        return f"{MASTER_ADDRESS}:{self.ports[daemon][purpose]}"
-
-    @property
-    def hdfs_url(self) -> str:
-        """What HDFS is called by."""
-        return f"hdfs://{self.at(NAMENODE, 'rpc')}"
 
 
 def site_of(key: str) -> str:
@@ -76,54 +112,50 @@ def site_of(key: str) -> str:
     return YARN if key.startswith(("yarn.", "eps.", "hscheduler.")) else CORE
 
 
-def site_files(blueprint: Blueprint, node: int = 0) -> dict[str, str]:
+def site_files(cluster: Cluster, node: int = 0) -> dict[str, str]:
     """Return the files of ``HADOOP_CONF_DIR``: name -> text.
 
     Parameters
     ----------
-    blueprint : Blueprint
+    cluster : Cluster
     node : int
         A NodeManager, from 1, whose own files are asked for; 0: those of everybody else.
     """
-    sites = {CORE: core_site(blueprint), HDFS: hdfs_site(blueprint), YARN: yarn_site(blueprint)}
-    if blueprint.settings.kerberos:
-        sites[CORE] |= secure.core_values(blueprint.places)
-        sites[HDFS] |= secure.hdfs_values(blueprint.places)
-        sites[YARN] |= secure.yarn_values(blueprint.places) | (secure.node_values() if node else {})
+    sites = {CORE: _core_site(cluster), HDFS: _hdfs_site(cluster), YARN: _yarn_site(cluster)}
+    if cluster.settings.kerberos:
+        for name, values in _secure_sites(cluster).items():
+            sites[name] |= values
     if node:
-        sites[YARN] |= node_site(blueprint, node)
+        sites[YARN] |= _node_site(cluster, node)
     else:
-        sites[CAPACITY] = capacity_scheduler(blueprint.settings)
-    for key, value in blueprint.settings.properties:
+        sites[CAPACITY] = _capacity_scheduler(cluster.settings)
+    for key, value in cluster.settings.properties:
         if site_of(key) in sites:
             sites[site_of(key)][key] = value
-    return {name: to_xml(values) for name, values in sites.items()} | {LOG4J: log4j()}
+    return {name: to_xml(values) for name, values in sites.items()} | {"log4j.properties": _LOG4J}
 
 
-def core_site(blueprint: Blueprint) -> Values:
-    """Return what everybody reads."""
+def _core_site(cluster: Cluster) -> Values:
     return {
-        "fs.defaultFS": blueprint.hdfs_url,
-        "hadoop.tmp.dir": str(blueprint.places.data / "tmp"),
-        "hadoop.http.staticuser.user": blueprint.user,
+        "fs.defaultFS": cluster.hdfs_url,
+        "hadoop.tmp.dir": str(cluster.data / "tmp"),
+        "hadoop.http.staticuser.user": getpass.getuser(),
     }
 
 
-def hdfs_site(blueprint: Blueprint) -> Values:
-    """Return what NameNode, DataNode and clients of HDFS read."""
-    data = blueprint.places.data
+def _hdfs_site(cluster: Cluster) -> Values:
     return {
         "dfs.replication": "1",
         # Of a small cluster: whoever closes a file before the NameNode has heard of its last block asks again so soon.
         "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "20",
-        "dfs.namenode.name.dir": as_url(blueprint.places.names),
-        "dfs.datanode.data.dir": as_url(data / "datanode"),
-        "dfs.namenode.rpc-address": blueprint.at(NAMENODE, "rpc"),
-        "dfs.namenode.http-address": blueprint.at(NAMENODE, "web"),
+        "dfs.namenode.name.dir": f"file://{cluster.data}/namenode",
+        "dfs.datanode.data.dir": f"file://{cluster.data}/datanode",
+        "dfs.namenode.rpc-address": cluster.address(NAMENODE, "rpc"),
+        "dfs.namenode.http-address": cluster.address(NAMENODE, "web"),
         "dfs.namenode.http-bind-host": MASTER_ADDRESS,
-        "dfs.datanode.address": blueprint.at(DATANODE, "data"),
-        "dfs.datanode.http.address": blueprint.at(DATANODE, "web"),
-        "dfs.datanode.ipc.address": blueprint.at(DATANODE, "ipc"),
+        "dfs.datanode.address": cluster.address(DATANODE, "data"),
+        "dfs.datanode.http.address": cluster.address(DATANODE, "web"),
+        "dfs.datanode.ipc.address": cluster.address(DATANODE, "ipc"),
         "dfs.datanode.hostname": MASTER_ADDRESS,
         # A host may have no name for its loopback address.
         "dfs.namenode.datanode.registration.ip-hostname-check": "false",
@@ -137,102 +169,82 @@ def hdfs_site(blueprint: Blueprint) -> Values:
     }
 
 
-def yarn_site(blueprint: Blueprint) -> Values:
-    """Return what the ResourceManager and clients of YARN read."""
-    return _resourcemanager(blueprint) | _recovery(blueprint) | _scheduling(blueprint) | _labels_and_logs(blueprint)
-
-
-def _resourcemanager(blueprint: Blueprint) -> Values:
-    prefix = "yarn.resourcemanager"
+def _yarn_site(cluster: Cluster) -> Values:
+    settings, rm = cluster.settings, "yarn.resourcemanager"
+    preemption = f"{_SCHEDULER}.monitor.capacity.ProportionalCapacityPreemptionPolicy"
     return {
-        f"{prefix}.hostname": MASTER_ADDRESS,
-        f"{prefix}.bind-host": MASTER_ADDRESS,
-        f"{prefix}.address": blueprint.at(RESOURCEMANAGER, "client"),
-        f"{prefix}.scheduler.address": blueprint.at(RESOURCEMANAGER, "scheduler"),
-        f"{prefix}.resource-tracker.address": blueprint.at(RESOURCEMANAGER, "tracker"),
-        f"{prefix}.admin.address": blueprint.at(RESOURCEMANAGER, "admin"),
-        f"{prefix}.webapp.address": blueprint.at(RESOURCEMANAGER, "web"),
-        f"{prefix}.nodes.exclude-path": str(blueprint.places.exclude),
-        f"{prefix}.nodemanagers.heartbeat-interval-ms": str(HEARTBEAT_MS),
-        f"{prefix}.decommissioning-nodes-watcher.poll-interval-secs": "1",
-        f"{prefix}.am.max-attempts": str(MOST_ATTEMPTS),
-        "yarn.nm.liveness-monitor.expiry-interval-ms": str(NODE_EXPIRY_S * 1000),
-        "yarn.am.liveness-monitor.expiry-interval-ms": str(MASTER_EXPIRY_S * 1000),
+        f"{rm}.hostname": MASTER_ADDRESS,
+        f"{rm}.bind-host": MASTER_ADDRESS,
+        f"{rm}.address": cluster.address(RESOURCEMANAGER, "client"),
+        f"{rm}.scheduler.address": cluster.address(RESOURCEMANAGER, "scheduler"),
+        f"{rm}.resource-tracker.address": cluster.address(RESOURCEMANAGER, "tracker"),
+        f"{rm}.admin.address": cluster.address(RESOURCEMANAGER, "admin"),
+        f"{rm}.webapp.address": cluster.address(RESOURCEMANAGER, "web"),
+        f"{rm}.nodes.exclude-path": str(cluster.exclude),
+        f"{rm}.nodemanagers.heartbeat-interval-ms": str(_HEARTBEAT_MS),
+        f"{rm}.decommissioning-nodes-watcher.poll-interval-secs": "1",
+        f"{rm}.am.max-attempts": str(_MOST_ATTEMPTS),
+        "yarn.nm.liveness-monitor.expiry-interval-ms": str(_NODE_EXPIRY_S * 1000),
+        "yarn.am.liveness-monitor.expiry-interval-ms": str(_MASTER_EXPIRY_S * 1000),
         "yarn.acl.enable": "false",
-    }
-
-
-def _recovery(blueprint: Blueprint) -> Values:
-    """Applications outlive the ResourceManager, and containers go on without it."""
-    prefix = "yarn.resourcemanager"
-    return {
-        f"{prefix}.recovery.enabled": "true",
-        f"{prefix}.work-preserving-recovery.enabled": "true",
+        # Applications outlive the ResourceManager, and containers go on without it.
+        f"{rm}.recovery.enabled": "true",
+        f"{rm}.work-preserving-recovery.enabled": "true",
         # Nodes are back within two seconds, so that a new ResourceManager need not wait ten to know what runs.
-        f"{prefix}.work-preserving-recovery.scheduling-wait-ms": "3000",
-        f"{prefix}.store.class": f"{_SERVER}.recovery.FileSystemRMStateStore",
-        f"{prefix}.fs.state-store.uri": as_url(blueprint.places.data / "resourcemanager"),
+        f"{rm}.work-preserving-recovery.scheduling-wait-ms": "3000",
+        f"{rm}.store.class": f"{_SCHEDULER}.recovery.FileSystemRMStateStore",
+        f"{rm}.fs.state-store.uri": f"file://{cluster.data}/resourcemanager",
         # Everybody looks for the next ResourceManager twice a second; Hadoop's default is half a minute.
-        f"{prefix}.connect.retry-interval.ms": "500",
-    }
-
-
-def _scheduling(blueprint: Blueprint) -> Values:
-    settings, prefix = blueprint.settings, "yarn.resourcemanager"
-    return {
+        f"{rm}.connect.retry-interval.ms": "500",
         # Here, not with the queues: job masters read it as well.
-        f"{prefix}.monitor.capacity.preemption.max_wait_before_kill": str(PREEMPTION_GRACE_S * 1000),
-        f"{prefix}.scheduler.class": f"{_SERVER}.scheduler.capacity.CapacityScheduler",
-        f"{prefix}.scheduler.monitor.enable": "true",
-        f"{prefix}.scheduler.monitor.policies": ",".join((*settings.policies, QUEUE_PREEMPTION)),
-        f"{prefix}.opportunistic-container-allocation.enabled": "true",
-        f"{prefix}.placement-constraints.handler": "scheduler",
+        f"{rm}.monitor.capacity.preemption.max_wait_before_kill": str(PREEMPTION_GRACE_S * 1000),
+        f"{rm}.scheduler.class": f"{_SCHEDULER}.scheduler.capacity.CapacityScheduler",
+        f"{rm}.scheduler.monitor.enable": "true",
+        f"{rm}.scheduler.monitor.policies": ",".join((*settings.policies, preemption)),
+        f"{rm}.opportunistic-container-allocation.enabled": "true",
+        f"{rm}.placement-constraints.handler": "scheduler",
         "yarn.scheduler.minimum-allocation-mb": "64",
         "yarn.scheduler.maximum-allocation-mb": str(settings.memory_mb),
         "yarn.scheduler.maximum-allocation-vcores": str(settings.vcores),
         "yarn.cluster.max-application-priority": "10",
-    }
-
-
-def _labels_and_logs(blueprint: Blueprint) -> Values:
-    return {
         "yarn.node-labels.enabled": "true",
         # On this host's disk, so that the ResourceManager starts beside HDFS, not after it.
-        "yarn.node-labels.fs-store.root-dir": as_url(blueprint.places.data / "node-labels"),
+        "yarn.node-labels.fs-store.root-dir": f"file://{cluster.data}/node-labels",
         "yarn.log-aggregation-enable": "true",
         "yarn.nodemanager.remote-app-log-dir": "/app-logs",
     }
 
 
-def node_site(blueprint: Blueprint, number: int) -> Values:
-    """Return what NodeManager ``number`` reads beside :func:`yarn_site`."""
-    prefix, host, settings = "yarn.nodemanager", node_address(number), blueprint.settings
-    ports, data = blueprint.ports[nodemanager(number)], blueprint.places.node_data(number)
+def _node_site(cluster: Cluster, number: int) -> Values:
+    nm, daemon, data = "yarn.nodemanager", nodemanager(number), cluster.node_data(number)
+    host = cluster.nodes[number - 1]
     return {
-        f"{prefix}.hostname": host,
-        f"{prefix}.bind-host": host,
-        f"{prefix}.address": f"{host}:{ports['rpc']}",
-        f"{prefix}.localizer.address": f"{host}:{ports['localizer']}",
-        f"{prefix}.webapp.address": f"{host}:{ports['web']}",
-        f"{prefix}.collector-service.address": f"{host}:{ports['collector']}",
-        f"{prefix}.local-dirs": str(data / "local"),
-        f"{prefix}.log-dirs": str(data / "logs"),
-        f"{prefix}.resource.memory-mb": str(settings.memory_mb),
-        f"{prefix}.resource.cpu-vcores": str(settings.vcores),
+        f"{nm}.hostname": host,
+        f"{nm}.bind-host": host,
+        f"{nm}.address": cluster.address(daemon, "rpc"),
+        f"{nm}.localizer.address": cluster.address(daemon, "localizer"),
+        f"{nm}.webapp.address": cluster.address(daemon, "web"),
+        f"{nm}.collector-service.address": cluster.address(daemon, "collector"),
+        f"{nm}.local-dirs": str(data / "local"),
+        f"{nm}.log-dirs": str(data / "logs"),
+        f"{nm}.resource.memory-mb": str(cluster.settings.memory_mb),
+        f"{nm}.resource.cpu-vcores": str(cluster.settings.vcores),
         # Python and Java map far more than they use, and what is offered is more than the host has.
-        f"{prefix}.vmem-check-enabled": "false",
-        f"{prefix}.pmem-check-enabled": "false",
-        f"{prefix}.container-executor.class": "org.apache.hadoop.yarn.server.nodemanager.DefaultContainerExecutor",
+        f"{nm}.vmem-check-enabled": "false",
+        f"{nm}.pmem-check-enabled": "false",
+        f"{nm}.container-executor.class": f"{_YARN_SERVER}.nodemanager.DefaultContainerExecutor",
         # A developer's disk is often fuller than the 90 % at which a node calls itself unhealthy.
-        f"{prefix}.disk-health-checker.max-disk-utilization-per-disk-percentage": "99.5",
-        f"{prefix}.disk-health-checker.min-free-space-per-disk-mb": "0",
-        f"{prefix}.localizer.cache.target-size-mb": "2048",
-        f"{prefix}.opportunistic-containers-max-queue-length": "10",
-        f"{prefix}.env-whitelist": "JAVA_HOME,HADOOP_CONF_DIR,KRB5_CONFIG,PATH,LANG",
+        f"{nm}.disk-health-checker.max-disk-utilization-per-disk-percentage": "99.5",
+        f"{nm}.disk-health-checker.min-free-space-per-disk-mb": "0",
+        f"{nm}.localizer.cache.target-size-mb": "2048",
+        f"{nm}.opportunistic-containers-max-queue-length": "10",
+        f"{nm}.env-whitelist": "JAVA_HOME,HADOOP_CONF_DIR,KRB5_CONFIG,PATH,LANG",
+        # Also with Kerberos the pages of nodes are open.
+        "hadoop.http.filter.initializers": "org.apache.hadoop.http.lib.StaticUserWebFilter",
     }
 
 
-def capacity_scheduler(settings: ClusterSettings) -> Values:
+def _capacity_scheduler(settings: ClusterSettings) -> Values:
     """Return the queues: half of the cluster each, and all of it while the other does not ask."""
     prefix, root = "yarn.scheduler.capacity", "yarn.scheduler.capacity.root"
     monitor = "yarn.resourcemanager.monitor.capacity.preemption"
@@ -263,6 +275,47 @@ def capacity_scheduler(settings: ClusterSettings) -> Values:
     return values
 
 
+def _secure_sites(cluster: Cluster) -> dict[str, Values]:
+    """Return what a cluster with Kerberos has beside the others, by file."""
+    web, keytab = "hadoop.http.authentication", str(cluster.keytab)
+    core = {
+        "hadoop.security.authentication": "kerberos",
+        # Without it a NameNode refuses whoever comes over HTTP with a ticket, too.
+        "hadoop.http.filter.initializers": "org.apache.hadoop.security.AuthenticationFilterInitializer",
+        f"{web}.type": "kerberos",
+        f"{web}.kerberos.principal": _WEB,
+        f"{web}.kerberos.keytab": keytab,
+        # By which it is seen that the cluster is ready.
+        f"{web}.kerberos.endpoint.whitelist": "/jmx",
+    }
+    hdfs = {
+        "dfs.block.access.token.enable": "true",
+        # Ports below 1024, or certificates, are for others than a developer's host.
+        "ignore.secure.ports.for.testing": "true",
+        "dfs.namenode.kerberos.principal": SERVICE,
+        "dfs.namenode.keytab.file": keytab,
+        "dfs.datanode.kerberos.principal": SERVICE,
+        "dfs.datanode.keytab.file": keytab,
+        "dfs.namenode.kerberos.internal.spnego.principal": _WEB,
+        "dfs.web.authentication.kerberos.principal": _WEB,
+        "dfs.web.authentication.kerberos.keytab": keytab,
+    }
+    yarn = {
+        "yarn.resourcemanager.principal": SERVICE,
+        "yarn.resourcemanager.keytab": keytab,
+        "yarn.resourcemanager.webapp.spnego-principal": _WEB,
+        "yarn.resourcemanager.webapp.spnego-keytab-file": keytab,
+        "yarn.nodemanager.principal": SERVICE,
+        "yarn.nodemanager.keytab": keytab,
+        # Where files must belong to whom they should, Hadoop reads them with its native library, which no jar has: a
+        # NodeManager that collects logs without it ends.
+        "yarn.log-aggregation-enable": "false",
+        # Each node's own settings name its folder; whoever looks for what containers wrote finds it by this.
+        "yarn.nodemanager.log-dirs": f"{cluster.data}/node-*/logs",
+    }
+    return {CORE: core, HDFS: hdfs, YARN: yarn}
+
+
 def to_xml(values: Mapping[str, str]) -> str:
     """Return a site file of Hadoop with ``values``, sorted by key."""
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', "<configuration>"]
@@ -271,9 +324,8 @@ def to_xml(values: Mapping[str, str]) -> str:
     return "\n".join([*lines, "</configuration>", ""])
 
 
-def log4j() -> str:
-    """Return the settings of logging: everything to standard output, which is the daemon's log file."""
-    return """\
+#: Everything goes to standard error, which is the daemon's log file.
+_LOG4J = """\
 log4j.rootLogger=${hadoop.root.logger}
 hadoop.root.logger=INFO,console
 log4j.appender.console=org.apache.log4j.ConsoleAppender
@@ -285,3 +337,105 @@ log4j.logger.org.apache.hadoop.util.NativeCodeLoader=ERROR
 # Not a line for every look at a page.
 log4j.logger.http.requests=WARN
 """
+
+
+def realm_files(cluster: Cluster) -> dict[str, str]:
+    """Return the settings of the realm's program, and what leads Kerberos to it: path below the home -> text."""
+    organisation, _, domain = REALM.partition(".")
+    port = cluster.ports[KDC]["kdc"]
+    properties = {
+        "org.name": organisation,
+        "org.domain": domain,
+        "kdc.bind.address": MASTER_ADDRESS,
+        "kdc.port": str(port),
+        "max.ticket.lifetime": str(_LIFETIME_MS),
+        "max.renewable.lifetime": str(7 * _LIFETIME_MS),
+    }
+    krb5 = f"""\
+[libdefaults]
+    default_realm = {REALM}
+    # Over TCP at once: its program does not listen for anything else.
+    udp_preference_limit = 1
+    dns_lookup_realm = false
+    dns_lookup_kdc = false
+    dns_canonicalize_hostname = false
+    rdns = false
+[realms]
+    {REALM} = {{
+        kdc = {MASTER_ADDRESS}:{port}
+    }}
+"""
+    return {
+        "kdc/minikdc.properties": "".join(f"{name}={value}\n" for name, value in properties.items()),
+        "conf/krb5.conf": krb5,
+    }
+
+
+# ---- command lines
+
+
+def mark_of(home: object, daemon: str) -> str:
+    """Return a word of the command line of each process of a cluster, by which it is found."""
+    return f"-Deps.devcluster={home}:{daemon}"
+
+
+def daemon_command(cluster: Cluster, daemon: str) -> list[str]:
+    """Return the command line of a daemon, or of :data:`FORMAT`; its class path is in the environment."""
+    words = [*_java(cluster), f"-Djava.io.tmpdir={cluster.data}/tmp", mark_of(cluster.home, daemon)]
+    words.append(_NODEMANAGER_CLASS if node_number(daemon) else _CLASSES[daemon])
+    if daemon == FORMAT:
+        words += ["-format", "-nonInteractive"]
+    if daemon == KDC:
+        principals = [name.partition("@")[0] for name in (SERVICE, _WEB, getpass.getuser())]
+        words += [f"{cluster.home}/kdc", f"{cluster.home}/kdc/minikdc.properties", str(cluster.keytab), *principals]
+    return words
+
+
+def _java(cluster: Cluster) -> list[str]:
+    opened = _OPENED if cluster.settings.release < (3, 5) else ()
+    realm = [f"-Djava.security.krb5.conf={cluster.krb5_conf}"] if cluster.settings.kerberos else []
+    java = f"{cluster.java_home}/bin/java"
+    return [java, *_JAVA_OPTIONS, *realm, *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in opened)]
+
+
+def daemon_environment(cluster: Cluster, daemon: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a daemon: ours, without what is meant for another Hadoop.
+
+    Containers get ``HADOOP_CONF_DIR``, ``JAVA_HOME`` and ``KRB5_CONFIG`` of it.
+    """
+    kept = {key: value for key, value in environ.items() if not key.startswith(_NOT_OURS)}
+    if cluster.settings.kerberos:
+        kept["KRB5_CONFIG"] = str(cluster.krb5_conf)
+    entries = [str(cluster.node_conf(node_number(daemon)))]
+    if daemon in (FORMAT, NAMENODE, DATANODE):
+        # Only theirs: the others have web roots in their jars, which this would hide.
+        entries.append(str(cluster.home / "web"))
+    if daemon == RESOURCEMANAGER:
+        entries += cluster.settings.rm_class_path
+    class_path = ":".join([*entries, cluster.jars])
+    return kept | {"HADOOP_CONF_DIR": str(cluster.conf_dir), "JAVA_HOME": cluster.java_home, "CLASSPATH": class_path}
+
+
+def script(cluster: Cluster, program: str) -> str:
+    """Return a shell script that does what Hadoop's ``yarn``, ``hdfs`` or ``hadoop`` does, for this cluster."""
+    conf = shlex.quote(str(cluster.conf_dir))
+    class_path = f'{conf}:"$(cat {conf}/{CLASS_PATH_FILE})"'
+    # One class serves several subcommands, and is told which.
+    cases = [
+        f"    {name}) class={main}{'' if main.endswith('.ApplicationCLI') else '; shift'} ;;"
+        for name, main in COMMANDS[program].items()
+    ]
+    if program != "hdfs":
+        # With or without --glob.
+        cases.append(f"    classpath) echo {class_path}; exit ;;")
+    lines = [
+        "#!/bin/sh",
+        f"export HADOOP_CONF_DIR={conf}",
+        f"export CLASSPATH={class_path}",
+        'case "${1:-}" in',
+        *cases,
+        f'    *) echo "{program}: must be followed by one of {", ".join(COMMANDS[program])}" >&2; exit 2 ;;',
+        "esac",
+        f'exec {shlex.join(_java(cluster))} -Dhadoop.root.logger=WARN,console "$class" "$@"',
+    ]
+    return "\n".join([*lines, ""])

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from eps.cluster.yarn.application import ENDED_FILE, Application
-from eps.cluster.yarn.clients import open_client
+from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.outcome import outcome, word_of
 from eps.cluster.yarn.types import ApplicationReport
 from eps.errors import JobNotFoundError
@@ -124,7 +124,7 @@ def report_of(application: Application) -> ApplicationReport | None:
     AuthenticationError, RpcError
         YARN cannot be asked.
     """
-    with closing(open_client(read_configuration(Path(application.conf_dir)), application.client)) as client:
+    with closing(YarnClient(read_configuration(Path(application.conf_dir)))) as client:
         try:
             return client.report(application.application_id)
         except JobNotFoundError:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.cli.exits import EXIT_FAILED, EXIT_OK
-from eps.cluster.yarn.clients import open_client
+from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.facade import Client
 from eps.core.types import Address
 from eps.errors import ConfigError
@@ -152,7 +152,7 @@ _NOT_ON_YARN = {
     "forget": "each application begins with a record of its own",
 }
 #: Settings of a job's file that the application has.
-_OF_APPLICATION = ("queue", "python", "staging", "tags", "label", "yarn_client")
+_OF_APPLICATION = ("queue", "python", "staging", "tags", "label")
 
 
 def _check_no_application(directory: ServiceDir) -> None:
@@ -197,7 +197,7 @@ def _on_yarn(args: argparse.Namespace) -> int:
     if directory.record.exists():
         raise ConfigError(f"{directory.path} belongs to a service of this host: use another --state")
     known = ApplicationDir(directory.path)
-    with directory.lock(), closing(open_client(conf, job.yarn_client)) as client:
+    with directory.lock(), closing(YarnClient(conf)) as client:
         following = _running(known, client, conf)
         if following is None:
             following = _begun(args, job, known, client, conf)
