@@ -173,7 +173,7 @@ class Master:
         self._ended: e.EndJob | None = None
         beat_s = runtime.spec.member_timeout_s / BEATS
         self._pulse = Pulse(self._beat, min(BEAT_S, beat_s))
-        self._job = LoggedJob(runtime, job_dir, log, announcements.generation, resources.adopted, self._pulse)
+        self._job = LoggedJob(runtime, job_dir, log, announcements.generation, resources.adopt, self._pulse)
         self.events = Events()
         state, put = self._job.state, self.events.put
         self._notes = records.Notes(job_dir)
@@ -193,7 +193,8 @@ class Master:
             put,
         )
         self._sessions = Sessions(put, runtime.to_json(), state.masters, beat_s=beat_s)
-        self._containers = Containers(resources, runtime.spec, str(server.address), put, self._sessions)
+        address = str(server.address)
+        self._containers = Containers(resources, runtime.spec, address, put, self._sessions, self._job.adopted)
         self._requests = Requests(runtime, self._job, put)
         service = JobMasterService(self._requests, self.status, put, runtime.manager)
         self._face = Face(server, announcements, service)

@@ -64,6 +64,8 @@ STATE = "scheduler"
 HOME = "home"
 #: How often it is looked whether the service is well, and whether its sweep has ended.
 LOOK_S = 0.2
+#: A file system that does not answer is waited for so long; then what is to be recorded waits, and questions do not.
+LOG_PATIENCE_S = 2.0
 #: What jobs have brought is on its way for so long after the last one's end, at most.
 _JOIN_S = 180.0
 
@@ -243,6 +245,8 @@ class Surroundings:
     #: Who is shown the page, as of :func:`eps.cluster.yarn.proxied.viewer_of`.
     viewer: str | None
     attempt: str
+    #: :attr:`shared`, as the record is written while the service runs: with less patience; default: as it is.
+    at_work: LogStorage | None = None
 
 
 class Application:
@@ -281,7 +285,7 @@ class Application:
             It cannot go on.
         """
         around = self._around
-        record = LogRecord(around.shared, STATE, directory.path / "rows.sqlite", self.superseded.set)
+        record = LogRecord(around.shared, STATE, directory.path / "rows.sqlite", self.superseded.set, around.at_work)
         if record.header is not None:
             names = self._place.restore()
             logger.warning("H takes over: jobs that were not over begin again, of %d that had begun", len(names))
@@ -372,8 +376,10 @@ def run(orders: MasterOrders, host: str, folder: Path) -> int:
     # With Kerberos it speaks for its user by a delegation token, which whoever submitted obtained.
     client = HadoopClient(session)
     yarn, attempt = Yarn.of_hadoop(session), attempt_of(os.environ.get(CONTAINER, ""))
-    shared = HadoopLogStorage(HadoopFiles(session), open_storage(orders.shared))
-    around = Surroundings(host, folder, shared, lambda: machines_of(client), yarn.viewer, attempt)
+    files = HadoopFiles(session)
+    shared = HadoopLogStorage(files, open_storage(orders.shared))
+    at_work = HadoopLogStorage(files, open_storage(orders.shared, patience_s=LOG_PATIENCE_S))
+    around = Surroundings(host, folder, shared, lambda: machines_of(client), yarn.viewer, attempt, at_work)
     return serve(orders, service, yarn, around)
 
 

@@ -25,11 +25,11 @@ from hscheduler.core.jobs import Direction, Job, JobRequest, Phase
 from hscheduler.core.ledger import Hold, Ledger
 from hscheduler.core.outstanding import Outstanding
 from hscheduler.core.pending import Pending
-from hscheduler.core.record import DecisionRecord, Record, TrialRecord
 from hscheduler.core.resources import Container, Resources, Role
 from hscheduler.core.room import FreeIndex
 from hscheduler.core.state import Scheduler
 from hscheduler.core.thinned import Thinned
+from hscheduler.core.timeline import DecisionRecord, Timeline, TrialRecord
 from hscheduler.core.training import Training
 
 #: Raise it where what is written means something else and no class says so.
@@ -46,7 +46,7 @@ _EXAMPLES: dict[type[Any], Callable[[], object]] = {
     FreeIndex: lambda: FreeIndex({}),
     Ledger: lambda: Ledger({}),
     Outstanding: Outstanding,
-    Record: Record,
+    Timeline: Timeline,
     Scheduler: lambda: Scheduler({}, lambda view: Decision()),
     Thinned: lambda: Thinned(2),
     Training: Training,

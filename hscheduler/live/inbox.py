@@ -142,9 +142,14 @@ class Inbox:
                     self._ends.discard((type(item), name))
             return item
 
-    def question(self, timeout_s: float) -> Question | None:
-        """Return the first question, whatever waits before it; None where there is none within so many seconds."""
-        until_s = time.monotonic() + timeout_s
+    def answer(self, wait_s: float) -> None:
+        """Answer questions for so long, while an event cannot be taken: everything else waits behind that."""
+        until_s = time.monotonic() + wait_s
+        while (question := self._question(until_s)) is not None:
+            question()
+
+    def _question(self, until_s: float) -> Question | None:
+        """Return the first question, whatever waits before it; None where there is none until then."""
         with self._changed:
             while True:
                 for item in self._items:

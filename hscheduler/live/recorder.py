@@ -153,7 +153,7 @@ class Recorder:
         registry: Registry,
         policy: Policy,
         look_back: Callable[[Registry], None],
-        take: Callable[[Entry, list[e.Command]], None],
+        take: Callable[[Registry, Entry, list[e.Command]], None],
     ) -> Registry:
         """Return where the record leads to.
 
@@ -165,7 +165,7 @@ class Recorder:
         look_back : callable
             Called with what was known before the first entry.
         take : callable
-            Called with each entry, and what it brought about.
+            Called with what is known after each entry, the entry, and what it brought about.
 
         Raises
         ------
@@ -177,7 +177,7 @@ class Recorder:
             if (snapshot := self._record.snapshot()) is not None:
                 registry = Registry.of_snapshot(snapshot, policy)
                 # A snapshot has the jobs that left with it.
-                ended = [job_id for job_id, trial in registry.history.trials.items() if trial.phase.ended]
+                ended = [job_id for job_id, trial in registry.timeline.trials.items() if trial.phase.ended]
                 registry.forget(job_id for job_id in ended if self._record.rows.ended_job(job_id) is not None)
             self._registry = registry
             look_back(registry)
@@ -188,7 +188,7 @@ class Recorder:
                     led = f"{outstanding.given}" if outstanding.given != entry.given else "others"
                     told = f"{entry.given} orders had been given before {where}, but what stands there leads to {led}"
                     raise StorageError(f"{self._record.where}: {told}")
-                take(entry, registry.take(entry)[0])
+                take(registry, entry, registry.take(entry)[0])
         except StorageError:
             raise
         except Exception as error:
@@ -196,7 +196,7 @@ class Recorder:
             told = f"{where} cannot be taken: {type(error).__name__}: {error}"
             raise StorageError(f"{self._record.where}: {told}") from error
         self._is_of_another_boot = self.header.boot != boot()
-        began_s = beginning_s(self.header.boot, self.header.began_s, registry.history.end_s)
+        began_s = beginning_s(self.header.boot, self.header.began_s, registry.timeline.end_s)
         self.header = dataclasses.replace(self.header, boot=boot(), began_s=began_s)
         return registry
 

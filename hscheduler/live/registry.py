@@ -18,15 +18,15 @@ from hscheduler.core.codec import decoded, encoded
 from hscheduler.core.decisions import Policy
 from hscheduler.core.jobs import Phase
 from hscheduler.core.outstanding import Numbered, Outstanding
-from hscheduler.core.record import DecisionRecord, Record, TrialRecord
 from hscheduler.core.state import Scheduler
+from hscheduler.core.timeline import DecisionRecord, Timeline, TrialRecord
 from hscheduler.live.submission import Submission, trial_of
 from hscheduler.record.api import Entry
 from hscheduler.record.rows import Decided, EndedJob, Rows
 
 #: Jobs that are over and have not left.
 LATEST_OVER = 100
-_OF_THE_CORE = ("state", "history", "outstanding", "sweeps", "opened_s", "closed", "ended", "cancelled")
+_OF_THE_CORE = ("state", "timeline", "outstanding", "sweeps", "opened_s", "closed", "ended", "cancelled")
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Registry:
     """What follows from a scheduler's events; only the thread that owns it changes it."""
 
     state: Scheduler
-    history: Record = field(default_factory=Record)
+    timeline: Timeline = field(default_factory=Timeline)
     outstanding: Outstanding = field(default_factory=Outstanding)
     #: What sweeps said of how their jobs are ranked.
     sweeps: dict[str, e.SweepOpened] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Registry:
         elif isinstance(event, e.SweepOpened) and entry.beside:
             self.tables[event.sweep] = entry.beside["tables"]
         commands = self.state.step(event)
-        self.history.take(entry.at_s, event, commands, self.state)
+        self.timeline.take(entry.at_s, event, commands, self.state)
         orders = self.outstanding.take(event, commands)
         match event:
             case e.SweepOpened(sweep):
@@ -105,7 +105,7 @@ class Registry:
         return {
             "core": encoded({name: getattr(self, name) for name in _OF_THE_CORE}),
             "tables": {name: tables for name, tables in self.tables.items() if name in self.sweeps},
-            "submissions": [self.submissions[job_id].values() for job_id in self.history.trials],
+            "submissions": [self.submissions[job_id].values() for job_id in self.timeline.trials],
         }
 
     @classmethod
@@ -126,7 +126,7 @@ class Registry:
 
     def over(self) -> list[str]:
         """Return the jobs that are over, but for the latest."""
-        trials = self.history.trials.items()
+        trials = self.timeline.trials.items()
         ends = {job_id: trial.finished_s for job_id, trial in trials if trial.finished_s is not None}
         for job_id in self.outstanding.there():
             # As where the node of its master was lost: it has not said that it ended.
@@ -144,7 +144,7 @@ class Registry:
         """
         rows = []
         for job_id in jobs:
-            submission, trial = self.submissions[job_id], self.history.trials[job_id]
+            submission, trial = self.submissions[job_id], self.timeline.trials[job_id]
             submission.iteration, submission.arrived_s = trial.iteration, trial.arrived_s
             trial_id = trial_of(job_id, find)
             rows.append(EndedJob(job_id, trial_id, trial.sweep, trial.phase, submission.values(), trial))
@@ -152,18 +152,18 @@ class Registry:
 
     def decided(self) -> list[Decided]:
         """Return what was decided, with the sweeps that it concerned."""
-        trials = self.history.trials
+        trials = self.timeline.trials
         # Those that are in the rows already concern jobs that may have left by now.
         return [
             (sweep, decision)
-            for decision in self.history.decisions
+            for decision in self.timeline.decisions
             for sweep in sorted({trials[job_id].sweep for job_id in decision.jobs if job_id in trials})
         ]
 
     def forget(self, jobs: Iterable[str]) -> None:
         """Let go of jobs that are over, and of all but the latest decisions: a record has them."""
         jobs = list(jobs)
-        self.history.forget(jobs, self.state)
+        self.timeline.forget(jobs, self.state)
         for job_id in jobs:
             if job_id in self.state.jobs:
                 self.state.forget(job_id)

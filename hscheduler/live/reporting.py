@@ -11,7 +11,7 @@ from typing import Any
 
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
-from hscheduler.core.record import Record
+from hscheduler.core.timeline import Timeline
 from hscheduler.live.registry import LookUps
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import Submission, attempts_of
@@ -26,7 +26,7 @@ RESULT = "result"
 class _Seen:
     """A scheduler at one moment."""
 
-    record: Record
+    record: Timeline
     #: The jobs that are in it, in their order.
     jobs: Sequence[Submission]
     #: Job -> what it ended with.
@@ -78,7 +78,7 @@ def report_of(scheduler: LiveScheduler, sweep: str, spec: Spec | None = None) ->
 
 
 def _look_at(scheduler: LiveScheduler, sweep: str) -> _Seen:
-    record = scheduler.registry.history.snapshot(sweep)
+    record = scheduler.registry.timeline.snapshot(sweep)
     # Of those that the scheduler was told of, and has not taken yet, there is nothing to report.
     jobs = [each for each in scheduler.look_ups.here(sweep) if each.job_id in record.trials]
     return _Seen(

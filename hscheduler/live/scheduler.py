@@ -32,9 +32,9 @@ from hscheduler.core.outstanding import Numbered
 from hscheduler.core.resources import Resources
 from hscheduler.core.state import Scheduler
 from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, asked
-from hscheduler.live.job import END_TIMEOUT_S, LiveJob
+from hscheduler.live.job import END_TIMEOUT_S, Launch, LiveJob
+from hscheduler.live.job_state import Seat
 from hscheduler.live.on_yarn import check_place
-from hscheduler.live.places import Seat
 from hscheduler.live.recorder import Recorder, boot, check_writable
 from hscheduler.live.registry import LookUps, Registry
 from hscheduler.live.results import deliver_results
@@ -114,7 +114,7 @@ class Fleet:
     def __init__(self, settings: LiveSettings, tag: str, is_recorded: bool, say: Callable[[e.Event], None]) -> None:
         self._settings, self._tag, self._is_recorded, self._say = settings, tag, is_recorded, say
         self._jobs: dict[str, LiveJob] = {}
-        #: Held while a job is made for a start, so that none is made for who has closed it all.
+        #: Held while a job comes or goes, so that none is made for who has closed it all.
         self._starting = threading.Lock()
         self._spare = SpareSupervisor()
         self._closed = self._leaves = False
@@ -159,8 +159,9 @@ class Fleet:
 
     def forget(self, jobs: Iterable[str]) -> None:
         """Forget jobs that are over."""
-        for job_id in jobs:
-            self._jobs.pop(job_id, None)
+        with self._starting:
+            for job_id in jobs:
+                self._jobs.pop(job_id, None)
 
     def close(self, *, leave: bool) -> Callable[[], None] | None:
         """Start nothing more; return what ends all jobs, or leaves them as they are, and waits for their processes.
@@ -194,16 +195,105 @@ class Fleet:
         sweep = registry.sweeps.get(submission.sweep, e.SweepOpened(submission.sweep))
         return LiveJob(
             submission.job_id,
-            submission.name,
-            spec,
+            Launch(submission.name, spec, self._is_recorded, f"H-scheduler {self._tag}", self._spare),
             sweep.metric or settings.metric,
             sweep.feedback_iteration or settings.feedback_iteration,
             self._say,
             settings.restart_s,
-            detached=self._is_recorded,
-            manager=f"H-scheduler {self._tag}",
-            spare=self._spare,
         )
+
+
+class Loop:
+    """The thread that owns the state of a scheduler: takes events one after the other.
+
+    Parameters
+    ----------
+    registry : Registry
+    fleet : Fleet
+    inbox : Inbox
+    now_s : callable
+        Returns the scheduler's time.
+    recorder : Recorder, optional
+    observer : Observer, optional
+    on_event : callable, optional
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        fleet: Fleet,
+        inbox: Inbox,
+        now_s: Callable[[], float],
+        recorder: Recorder | None,
+        observer: Observer | None,
+        on_event: OnEvent | None,
+    ) -> None:
+        self._registry, self._fleet, self._inbox, self._now_s = registry, fleet, inbox, now_s
+        self._recorder, self._observer, self._on_event = recorder, observer, on_event
+        #: Why it takes nothing any more.
+        self.failed: BaseException | None = None
+        self.thread = threading.Thread(target=self._serve, name="h-scheduler", daemon=True)
+
+    def stop(self) -> None:
+        """End it, after all that it was told."""
+        self._inbox.put(None)
+        self.thread.join(END_TIMEOUT_S)
+
+    def compact(self) -> None:
+        """Compact the record where that is due, and let go of what it has then."""
+        if self._recorder is None:
+            return
+        self._recorder.compact_if_grown()
+        if left := self._recorder.left():
+            self._fleet.forget(left)
+            if self._observer is not None:
+                self._observer.forget(left)
+
+    def _serve(self) -> None:
+        while (event := self._inbox.get()) is not None:
+            if callable(event):
+                event()
+                continue
+            try:
+                self._step(event)
+            except Exception as error:
+                logger.exception("an event could not be taken: %s", event)
+                self.failed = error
+                break
+        # Whoever waits for them finds out that nobody will tell.
+        for submission in list(self._registry.submissions.values()):
+            submission.let_go()
+
+    def _step(self, event: e.Event) -> None:
+        registry, state = self._registry, self._registry.state
+        if isinstance(event, e.JobEvent) and event.job_id not in state.jobs:
+            # It was over before: refused, or forgotten.
+            return
+        now_s = round(self._now_s(), TIME_DIGITS)
+        entry = registry.entry(now_s, event)
+        if self._recorder is not None:
+            # Before anything is done about it.
+            if isinstance(event, e.Iterated) and state.is_idle_news(event):
+                self._recorder.hold(now_s, event)
+            else:
+                self._recorder.append(entry)
+        if isinstance(event, e.JobEnded):
+            self._fleet.bring_report(registry.submissions[event.job_id])
+        commands, orders = registry.take(entry)
+        for command in commands:
+            if isinstance(command, e.JobOver):
+                self._fleet.retire(command.job_id)
+        self._fleet.obey(registry, orders)
+        if self._observer is not None:
+            self._observer.take(now_s, event, commands, state)
+        if self._on_event is not None:
+            try:
+                self._on_event(now_s, event, commands)
+            except Exception as error:
+                # As where whoever read what it prints has gone.
+                logger.warning("events are shown no more: %s: %s", type(error).__name__, error)
+                self._on_event = None
+        self.compact()
 
 
 class LiveScheduler:
@@ -241,37 +331,40 @@ class LiveScheduler:
         self.settings = settings
         #: Has what changed of the cluster told before it returns; None where the nodes are simulated.
         self.look_at_cluster: Callable[[], None] | None = None
-        self._on_event, self._observer = on_event, observer
-        self._failed: BaseException | None = None
         #: Keeps the names of these jobs apart from those of other schedulers.
         self._tag = uuid.uuid4().hex[:6]
         self._began_s = time.monotonic()
         self._events = Inbox(self.now_s)
-        self._recorder: Recorder | None = None
+        recorder: Recorder | None = None
         policy = POLICIES[settings.policy]
         #: What follows from the events; the scheduler's thread changes it.
         self.registry = Registry(Scheduler(nodes, policy, settings.seed, settings.threshold))
         if record is not None:
             sizes = {node: [capacity.vcores, capacity.memory_mb] for node, capacity in nodes.items()}
             header = Header(nodes=sizes, tag=self._tag, boot=boot(), began_s=self._began_s, **vars(settings))
-            self._recorder = Recorder(record, header, self._answer)
-            self._tag = self._recorder.header.tag
+            recorder = Recorder(record, header, self._events.answer)
+            self._tag = recorder.header.tag
 
             def look_back(registry: Registry) -> None:
                 if observer is not None:
                     observer.look_back(registry, LookUps(registry, record.rows))
 
-            self.registry = self._recorder.recover(self.registry, policy, look_back, self._observe)
-            self._began_s = self._recorder.header.began_s
+            def take(registry: Registry, entry: Entry, commands: list[e.Command]) -> None:
+                if observer is not None:
+                    observer.take(entry.at_s, entry.event, commands, registry.state)
+
+            self.registry = recorder.recover(self.registry, policy, look_back, take)
+            self._began_s = recorder.header.began_s
         #: What is known of jobs.
         self.look_ups = LookUps(self.registry, None if record is None else record.rows)
+        self._recorder = recorder
         self._fleet = Fleet(settings, self._tag, record is not None, self._hear)
-        if self._recorder is not None and takes_up:
-            self._compact(self._recorder)
+        self._loop = Loop(self.registry, self._fleet, self._events, self.now_s, recorder, observer, on_event)
+        if takes_up:
+            self._loop.compact()
             for job_id in self.registry.outstanding.there():
                 self._fleet.take_up(self.registry, job_id)
-        self._thread = threading.Thread(target=self._serve, name="h-scheduler", daemon=True)
-        self._thread.start()
+        self._loop.thread.start()
 
     @property
     def state(self) -> Scheduler:
@@ -430,7 +523,7 @@ class LiveScheduler:
         DeadlineError
             It is not answered within :data:`~hscheduler.live.inbox.ANSWER_TIMEOUT_S` seconds.
         """
-        return asked(self._thread, self._events.put, question, ANSWER_TIMEOUT_S)
+        return asked(self._loop.thread, self._events.put, question, ANSWER_TIMEOUT_S)
 
     def leaked(self) -> int:
         """Return how many containers are held; 0 when all jobs are over."""
@@ -452,18 +545,14 @@ class LiveScheduler:
             self._recorder.end()
         if leave:
             # What they say from now on, they will say again.
-            self._stop()
+            self._loop.stop()
         elif self._recorder is None:
             # What a record holds was decided by the policy that it names.
             self._events.put(self.state.rest)
         end()
-        self._stop()
+        self._loop.stop()
         if self._recorder is not None:
             self._recorder.close()
-
-    def _stop(self) -> None:
-        self._events.put(None)
-        self._thread.join(END_TIMEOUT_S)
 
     def __enter__(self) -> LiveScheduler:
         return self
@@ -474,12 +563,12 @@ class LiveScheduler:
     @property
     def has_ended(self) -> bool:
         """True once it has failed, or was closed: what its jobs do is not known any more."""
-        return self._fleet.is_closed or self._failed is not None
+        return self._fleet.is_closed or self._loop.failed is not None
 
     def check(self) -> None:
         """Raise RuntimeError where the scheduler has failed, or was closed."""
-        if self._failed is not None:
-            raise RuntimeError(f"H-scheduler failed: {self._failed}") from self._failed
+        if self._loop.failed is not None:
+            raise RuntimeError(f"H-scheduler failed: {self._loop.failed}") from self._loop.failed
         if self._fleet.is_closed:
             raise RuntimeError("H-scheduler has ended")
 
@@ -487,70 +576,6 @@ class LiveScheduler:
         """Raise ResourceError while nothing new can be asked for: its record cannot be written."""
         if self._recorder is not None:
             self._recorder.check_room()
-
-    # ---- the owner's thread
-
-    def _serve(self) -> None:
-        while (event := self._events.get()) is not None:
-            if callable(event):
-                event()
-                continue
-            try:
-                self._step(event)
-            except Exception as error:
-                logger.exception("an event could not be taken: %s", event)
-                self._failed = error
-                break
-        # Whoever waits for them finds out that nobody will tell.
-        for submission in list(self.registry.submissions.values()):
-            submission._over.set()
-
-    def _answer(self, wait_s: float) -> None:
-        """Answer questions for so long while an event cannot be written; everything else waits behind it."""
-        until_s = time.monotonic() + wait_s
-        while (question := self._events.question(until_s - time.monotonic())) is not None:
-            question()
-
-    def _step(self, event: e.Event) -> None:
-        if isinstance(event, e.JobEvent) and event.job_id not in self.state.jobs:
-            # It was over before: refused, or forgotten.
-            return
-        now_s = round(self.now_s(), TIME_DIGITS)
-        entry = self.registry.entry(now_s, event)
-        if self._recorder is not None:
-            # Before anything is done about it.
-            if isinstance(event, e.Iterated) and self.state.is_idle_news(event):
-                self._recorder.hold(now_s, event)
-            else:
-                self._recorder.append(entry)
-        if isinstance(event, e.JobEnded):
-            self._fleet.bring_report(self.registry.submissions[event.job_id])
-        commands, orders = self.registry.take(entry)
-        for command in commands:
-            if isinstance(command, e.JobOver):
-                self._fleet.retire(command.job_id)
-        self._fleet.obey(self.registry, orders)
-        self._observe(entry, commands)
-        if self._on_event is not None:
-            try:
-                self._on_event(now_s, event, commands)
-            except Exception as error:
-                # As where whoever read what it prints has gone.
-                logger.warning("events are shown no more: %s: %s", type(error).__name__, error)
-                self._on_event = None
-        if self._recorder is not None:
-            self._compact(self._recorder)
-
-    def _observe(self, entry: Entry, commands: list[e.Command]) -> None:
-        if self._observer is not None:
-            self._observer.take(entry.at_s, entry.event, commands, self.state)
-
-    def _compact(self, recorder: Recorder) -> None:
-        recorder.compact_if_grown()
-        if left := recorder.left():
-            self._fleet.forget(left)
-            if self._observer is not None:
-                self._observer.forget(left)
 
     def _hear(self, event: e.Event) -> None:
         """Take what a job says, on a thread of the job."""

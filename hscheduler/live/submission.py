@@ -63,6 +63,10 @@ class Submission:
     def end(self, phase: Phase) -> None:
         """Note how it ended, and let go of who waits for that."""
         self.phase = phase
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Let go of who waits for it: nobody will tell how it ends."""
         self._over.set()
 
     def values(self) -> dict[str, Any]:

@@ -248,7 +248,7 @@ class Sweep:
         """Tell what has become of a trial, or try it again; end one that takes too long."""
         submission, limit_s = trial.attempts[-1], self.spec.sweep.trial_timeout_s
         if not submission.is_over:
-            record = scheduler.registry.history.trials.get(submission.job_id)
+            record = scheduler.registry.timeline.trials.get(submission.job_id)
             started_s = None if record is None else record.started_s
             is_too_long = limit_s and started_s is not None and scheduler.now_s() > started_s + limit_s
             if is_too_long and not trial.is_told_to_end:

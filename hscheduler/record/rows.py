@@ -15,7 +15,7 @@ from typing import Any
 from eps.errors import StorageError
 from hscheduler.core.codec import decoded, encoded
 from hscheduler.core.jobs import Phase
-from hscheduler.core.record import DecisionRecord, TrialRecord
+from hscheduler.core.timeline import DecisionRecord, TrialRecord
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS jobs (

@@ -15,8 +15,8 @@ from statistics import median
 
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase, best
-from hscheduler.core.record import Record
 from hscheduler.core.state import Scheduler
+from hscheduler.core.timeline import Timeline
 
 #: Decisions that are shown.
 LATEST_DECISIONS = 20
@@ -118,8 +118,7 @@ class SweepView:
     trial_of: Callable[[str], str] = lambda job_id: job_id
     _rows: dict[str, Row] = field(default_factory=dict)
     #: Of jobs that are forgotten: how many ended how, and how many trials of each sweep.
-    _gone: Counter[Phase] = field(default_factory=Counter)
-    _gone_trials: Counter[tuple[str, Phase]] = field(default_factory=Counter)
+    _gone: tuple[Counter[Phase], Counter[tuple[str, Phase]]] = field(default_factory=lambda: (Counter(), Counter()))
     _decisions: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=LATEST_DECISIONS))
     _num_decisions: int = 0
     _latencies: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
@@ -146,7 +145,7 @@ class SweepView:
                 self._take_command(now_s, command)
             self._look_at(now_s, scheduler, changed=not isinstance(event, e.Iterated) or bool(commands))
 
-    def look_back(self, record: Record, scheduler: Scheduler) -> None:
+    def look_back(self, record: Timeline, scheduler: Scheduler) -> None:
         """Take what was before the first event: all that is known of it; on the thread that owns ``scheduler``."""
         with self._lock:
             for trial in record.trials.values():
@@ -174,13 +173,13 @@ class SweepView:
         with self._lock:
             for job_id in jobs:
                 self._rows.pop(job_id, None)
-            self._gone, self._gone_trials = gone, gone_trials
+            self._gone = gone, gone_trials
 
     def look(self) -> Look:
         """Return the sweep as it is now."""
         with self._lock:
             jobs = [dataclasses.replace(row) for row in self._rows.values()]
-            gone = self._gone
+            gone, gone_trials = self._gone
             look = dataclasses.replace(
                 self._look,
                 policy=self.policy,
@@ -190,7 +189,7 @@ class SweepView:
                 num_decisions=self._num_decisions,
                 latencies=list(self._latencies),
                 latency_sum_s=self._latency_sum_s,
-                gone_trials=self._gone_trials,
+                gone_trials=gone_trials,
             )
         # Without the lock: which trial a job is of may be looked up in a file.
         rows = self._by_trial(jobs)

@@ -7,7 +7,6 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import cache
 from types import TracebackType
 from typing import Any
 
@@ -268,8 +267,7 @@ class Service:
                 undo.callback(self._nodes.close)
             self.sweeps = Sweeps(self.scheduler, self.cluster)
             self.observer.wake, self.observer.name_of = self.sweeps.wake, self._name_of
-            # It never changes, and may be of the past.
-            self.observer.trial_of = cache(lambda job_id: trial_of(job_id, self.scheduler.look_ups.submission))
+            self.observer.trial_of = lambda job_id: trial_of(job_id, self.scheduler.look_ups.submission)
             # Before anybody can ask for one of them.
             self.sweeps.go_on()
             servicer = SchedulerService(self.scheduler, self.cluster, self.observer.board, self.sweeps)

@@ -20,7 +20,7 @@ from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import Submission
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerServicer
-from hscheduler.service.news import NewsBoard
+from hscheduler.service.observer import NewsBoard
 from hscheduler.service.sweeps import ALONE, TAKE_TIMEOUT_S, Sweeps
 from hscheduler.spec import ClusterSpec, request_of
 
@@ -259,7 +259,7 @@ class SchedulerService(HSchedulerServicer):
 
     def _decisions(self, submission: Submission) -> list[tuple[float, str]]:
         """Return when what was decided about a job, the latest last; what was forgotten is first."""
-        here = self._scheduler.ask(lambda: list(self._scheduler.registry.history.decisions))
+        here = self._scheduler.ask(lambda: list(self._scheduler.registry.timeline.decisions))
         past = self._scheduler.look_ups.decisions(submission.sweep)
         known = dict.fromkeys(each for each in (*past, *here) if submission.job_id in each.jobs)
         return [(round(each.at_s, 3), each.sentence) for each in known]
@@ -267,7 +267,7 @@ class SchedulerService(HSchedulerServicer):
     def _job(self, submission: Submission) -> dict[str, Any]:
         """Return what is known of a job; on the scheduler's thread."""
         job = self._scheduler.state.jobs.get(submission.job_id)
-        record = self._scheduler.registry.history.trials.get(submission.job_id)
+        record = self._scheduler.registry.timeline.trials.get(submission.job_id)
         arrived_s = submission.arrived_s if record is None else record.arrived_s
         phase = submission.phase or (job.phase if job is not None else "submitted")
         return {

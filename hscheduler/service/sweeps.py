@@ -142,7 +142,7 @@ class Sweeps:
         self._ended.add(name)
         self._scheduler.note_end(name)
         # What it knows of its trials is in the scheduler.
-        del self._sweeps[name]
+        del self._sweeps[name], self._threads[name]
 
     def wake(self) -> None:
         """Have all sweeps look at their trials."""

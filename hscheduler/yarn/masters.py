@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from eps.cluster.yarn.names import NumberedNames
 from eps.core.types import Address
 from eps.errors import AuthenticationError, ConfigError, EpsError, StorageError
 from eps.job.client import Job
@@ -19,7 +18,7 @@ from hscheduler.yarn.wire import Application
 
 logger = logging.getLogger(__name__)
 
-#: Somebody waits for the plan, and other masters are to be asked.
+#: The plugin waits for the plan, and other masters are to be asked.
 ASK_TIMEOUT_S = 1.0
 #: Where the files of a job could not be read, it is tried again so often: its master may just have begun.
 FIND_AGAIN_S = 5.0
@@ -28,7 +27,7 @@ AT_ONCE = 8
 #: A round of questions takes no longer: the plugin takes no plan that is about a moment five seconds ago.
 ROUND_S = 2.5
 
-#: Application -> the status of its job, as ``eps status --json`` prints it; raises an EpsError where nobody can say.
+#: Application -> the status of its job, as ``eps status --json`` prints it; raises an EpsError where it is not known.
 Ask = Callable[[Application], Mapping[str, Any]]
 
 
@@ -160,15 +159,14 @@ class AskedMasters:
         return None
 
     def close(self) -> None:
-        """Ask nobody any more; what is being asked ends by itself."""
+        """Ask no more masters; calls under way end by themselves."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def facts_of(status: Mapping[str, Any], application: Application, feedback_iteration: int) -> Facts | None:
-    """Return how the job of an application is, by its status; None where nothing is to be done with it.
+    """Return how the job of an application is, by its status; None where the job has ended.
 
-    Containers are matched by YARN's own name, where the master tells it, else by the number that they were asked for
-    with.
+    Containers are matched by YARN's own name.
 
     Raises
     ------
@@ -178,21 +176,12 @@ def facts_of(status: Mapping[str, Any], application: Application, feedback_itera
     if status["state"] not in ("running", "starting"):
         return None
     by_name = {str(member["granted"]): member for member in status["members"] if member.get("granted")}
-    by_number = {_number(str(member.get("container", ""))): member for member in status["members"]}
     roles = {}
     for held in application.containers:
-        member = by_name.get(held.container_id) or (by_number.get(held.number) if held.number else None)
-        # In one without a member nobody is any more: it was given back, and YARN has not heard of that yet.
+        member = by_name.get(held.container_id)
+        # A container without a member was given back, and YARN has not heard of that yet.
         if member is not None:
             roles[held.container_id] = Role(member["role"])
     starting = status["state"] == "starting"
     changes = status["plan"] or status["queued"]
     return Facts(status["clock"] >= feedback_iteration, roles, not changes and not starting, starting)
-
-
-def _number(container_id: str) -> int | None:
-    """Return the number that a container was asked for with; None for one that is none of YARN's."""
-    try:
-        return NumberedNames().number(container_id)
-    except EpsError:
-        return None

@@ -15,7 +15,6 @@ from eps.cluster.yarn.checks import Cluster, check_job
 from eps.cluster.yarn.hadoop import client as hadoop_client
 from eps.cluster.yarn.hadoop import records
 from eps.cluster.yarn.launch import LaunchTemplate, build_launch
-from eps.cluster.yarn.names import NumberedNames
 from eps.cluster.yarn.types import Grant, Launch, Resource, Submission
 from eps.errors import ConfigError
 from eps.spec.job_spec import JobSpec
@@ -36,8 +35,8 @@ def test_a_resource_is_for_every_role_or_for_one() -> None:
 def test_a_container_is_asked_for_with_what_its_role_has_and_says_who_may_see_it() -> None:
     spec = JobSpec(resource=("worker=yarn.io/gpu=1",), acl=("view=ann,bob research", "modify=eve"))
     template = LaunchTemplate(role_templates(ORDERS, spec, {"worker": "w", "server": "s"}))
-    allocation = Allocation(NumberedNames(), template.placements)
-    allocation.on_registered(REGISTRATION, {})
+    allocation = Allocation(template.placements)
+    allocation.on_registered(REGISTRATION)
     for number, role in ((1, "worker"), (2, "server")):
         allocation.request(ContainerRequest(name(number), role), 0.0)
     assert {ask.resource.others for ask in allocation.take_turn().asks} == {(GPU,), ()}

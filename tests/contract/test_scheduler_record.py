@@ -17,8 +17,8 @@ from eps.errors import StorageError
 from hscheduler.core import codec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, JobRequest, Phase
-from hscheduler.core.record import DecisionRecord, TrialRecord
 from hscheduler.core.resources import Resources
+from hscheduler.core.timeline import DecisionRecord, TrialRecord
 from hscheduler.record import api
 from hscheduler.record.api import Entry, Header, SchedulerRecord, entry_of, entry_text
 from hscheduler.record.log import LogRecord

@@ -180,7 +180,7 @@ def test_what_yarn_leaves_whom_it_preempts_is_read_as_the_resourcemanager_reads_
     }
     for name, module in hadoop.items():
         monkeypatch.setitem(sys.modules, f"eps.{name}", module)
-    monkeypatch.setattr(am, "open_storage", LocalStorage)
+    monkeypatch.setattr(am, "open_storage", lambda place, **more: LocalStorage(place))
     said: list[Any] = []
     monkeypatch.setattr(am, "serve", lambda *given: said.append(given[2].preemption_wait_ms) or 0)
     monkeypatch.setenv(am.CONTAINER, "container_1700_0001_01_000001")

@@ -31,7 +31,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServiceDir:
     home = tmp_path / "home"
     monkeypatch.setenv("EPS_HOME", str(home))
     world = World(0)
-    monkeypatch.setattr(live, "LiveJob", lambda job_id, *rest, **more: FakeLive(world, job_id, rest[4]))
+    monkeypatch.setattr(live, "LiveJob", lambda job_id, *rest: FakeLive(world, job_id, rest[3]))
     directory = ServiceDir(tmp_path / "service")
     with Service(directory, ServiceSettings(nodes=2)) as service:
         service.leave()

@@ -102,7 +102,7 @@ def test_events_wait_while_the_disk_is_full_and_are_taken_when_it_is_not(
     scheduler.close(leave=True)
     again = scheduler_of(tmp_path)
     assert again.state.jobs["t1"].phase is Phase.KILLED and again.state.jobs["t2"].phase.runs
-    assert again.registry.history.trials["t1"].speeds == {(2, 1): (8, 2.0)}
+    assert again.registry.timeline.trials["t1"].speeds == {(2, 1): (8, 2.0)}
     again.close()
 
 
@@ -131,7 +131,7 @@ def test_what_waits_does_not_become_more_and_more_and_nothing_is_lost_of_it(
     assert submission is not None and submission.wait(TIMEOUT_S)
     scheduler.settle(TIMEOUT_S)
     assert sum("events wait until it can be" in record.message for record in caplog.records) == 1
-    trial = scheduler.registry.history.trials["t1"]
+    trial = scheduler.registry.timeline.trials["t1"]
     assert (submission.phase, submission.loss, trial.feedback, trial.iteration) == (Phase.FINISHED, 0.5, 0.25, 3_000)
     losses = [(iteration, loss) for _, iteration, loss in trial.curve.points()]
     assert losses[0] == (1, 1.0) and losses[-1] == (3_000, 1 / 3_000) and 20 < len(losses) <= 101

@@ -20,8 +20,8 @@ from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources, Role
 from hscheduler.live import recorder
 from hscheduler.live import scheduler as live
+from hscheduler.live.job_state import Seat
 from hscheduler.live.on_yarn import container_settings
-from hscheduler.live.places import Seat
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.policies.placing import start_if_it_fits
 from hscheduler.record.api import Entry
@@ -50,9 +50,7 @@ def run(policy: str, directory: Path, dies_at: int, monkeypatch: pytest.MonkeyPa
     """Run a sweep whose scheduler dies once, or never; return what became of it."""
     world = World(dies_at)
 
-    def fake(
-        job_id: str, name: str, spec: JobSpec, metric: str, iteration: int, say: Any, *rest: Any, **more: Any
-    ) -> Any:
+    def fake(job_id: str, launch: Any, metric: str, iteration: int, say: Any, *rest: Any) -> Any:
         return FakeLive(world, job_id, say)
 
     monkeypatch.setattr(live, "LiveJob", fake)
@@ -78,7 +76,7 @@ def rests(scheduler: LiveScheduler) -> bool:
         taken = threading.Event()
         scheduler._events.put(taken.set)
         while not taken.wait(0.01):
-            if not scheduler._thread.is_alive():
+            if not scheduler._loop.thread.is_alive():
                 return False
         # What is said on its own thread comes behind.
         if not len(scheduler._events):
@@ -171,7 +169,7 @@ def test_a_record_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_record_that_leads_to_other_orders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LiveJob", lambda job_id, *rest, **more: FakeLive(World(0), job_id, rest[4]))
+    monkeypatch.setattr(live, "LiveJob", lambda job_id, *rest: FakeLive(World(0), job_id, rest[3]))
     scheduler = one(tmp_path)
     scheduler.submit(e.JobSubmitted(request("a")), JobSpec())
     scheduler.settle(TIMEOUT_S)
@@ -314,17 +312,17 @@ def test_a_job_is_not_over_because_its_scheduler_is(tmp_path: Path, monkeypatch:
 def test_what_is_not_started_any_more_is_started_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = one(tmp_path)
     scheduler._new_submission("a", "s", JobSpec(), {})
-    stop = scheduler._stop
+    stop = scheduler._loop.stop
 
     def after_one_more() -> None:
-        monkeypatch.setattr(scheduler, "_stop", stop)
+        monkeypatch.setattr(scheduler._loop, "stop", stop)
         taken = threading.Event()
         scheduler._events.put(e.JobSubmitted(request("a")))
         scheduler._events.put(taken.set)
         assert taken.wait(TIMEOUT_S)
         stop()
 
-    monkeypatch.setattr(scheduler, "_stop", after_one_more)
+    monkeypatch.setattr(scheduler._loop, "stop", after_one_more)
     scheduler.close(leave=True)
     assert replayed(tmp_path).state.jobs["a"].phase is Phase.STARTING
 
@@ -332,7 +330,7 @@ def test_what_is_not_started_any_more_is_started_by_the_next(tmp_path: Path, mon
 def test_who_was_where_is_known_of_what_is_held_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, found = World(0), []
 
-    def fake(job_id: str, name: str, spec: JobSpec, metric: str, feedback: int, say: Any, *rest: Any, **_: Any) -> Any:
+    def fake(job_id: str, launch: Any, metric: str, feedback: int, say: Any, *rest: Any) -> Any:
         return FakeLive(world, job_id, say)
 
     monkeypatch.setattr(live, "LiveJob", fake)

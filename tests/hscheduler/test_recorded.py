@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -16,9 +17,9 @@ from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import JobRequest, Phase
 from hscheduler.core.outstanding import Outstanding
-from hscheduler.core.record import Record
 from hscheduler.core.resources import Resources
 from hscheduler.core.state import Scheduler
+from hscheduler.core.timeline import Timeline
 from hscheduler.live import recorder, registry
 from hscheduler.live.inbox import HeldNews
 from hscheduler.live.registry import LookUps, Registry
@@ -52,7 +53,7 @@ Happened = list[tuple[float, e.Event]]
 def few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nearly every job go that is over, and nearly all that was decided."""
     monkeypatch.setattr(registry, "LATEST_OVER", 1)
-    monkeypatch.setattr("hscheduler.core.record.LATEST_DECISIONS", 2)
+    monkeypatch.setattr("hscheduler.core.timeline.LATEST_DECISIONS", 2)
 
 
 class Kept:
@@ -111,13 +112,13 @@ def events_of(policy: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> Happen
     """Return what happens in a simulated sweep."""
     happened: Happened = []
 
-    class Tap(Record):
+    class Tap(Timeline):
         def take(self, now_s: float, event: e.Event, commands: Any, scheduler: Scheduler) -> None:
             happened.append((round(now_s, TIME_DIGITS), event))
             super().take(now_s, event, commands, scheduler)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "Record", Tap)
+        patch.setattr(engine, "Timeline", Tap)
         simulate(Spec.of({**SPEC, "sweep": {**SPEC["sweep"], "seed": seed}}), policy)
     return happened
 
@@ -138,8 +139,8 @@ def test_a_simulated_sweep_is_decided_as_from_all_events(
     rows, left = compacted.record.rows, compacted.registry
     trials = {each.job_id: each.trial for each in rows.ended_jobs("sweep")}
     assert len(trials) == 13 and trials.keys().isdisjoint(left.state.jobs)
-    assert {**trials, **left.history.trials} == whole.history.trials
-    assert list(dict.fromkeys([*rows.decisions("sweep"), *left.history.decisions])) == whole.history.decisions
+    assert {**trials, **left.timeline.trials} == whole.timeline.trials
+    assert list(dict.fromkeys([*rows.decisions("sweep"), *left.timeline.decisions])) == whole.timeline.decisions
     assert {job_id: each.phase for job_id, each in whole.submissions.items() if job_id in trials} == {
         each.job_id: Submission.of_values(each.submission).phase for each in rows.ended_jobs()
     }
@@ -217,8 +218,8 @@ def summary(found: Registry) -> Any:
         [(job.job_id, job.phase, job.size, job.feedback, job.growing, job.why) for job in jobs],
         sorted(map(str, found.state.ledger.all())),
         [job.job_id for job in found.state.queue],
-        found.history.decisions,
-        found.history.trials,
+        found.timeline.decisions,
+        found.timeline.trials,
         {job.job_id: found.outstanding.of(job.job_id) for job in jobs},
     )
 
@@ -358,7 +359,7 @@ def test_a_record_and_what_is_read_of_it_do_not_grow_with_the_jobs_that_are_over
         ended(scheduler, number)
     recorder = scheduler._recorder
     assert recorder is not None and recorder._record.entries_bytes + recorder._record.snapshot_bytes < 60_000
-    assert len(scheduler.state.jobs) < 10 and len(scheduler.registry.history.trials) < 10
+    assert len(scheduler.state.jobs) < 10 and len(scheduler.registry.timeline.trials) < 10
     scheduler.close(leave=True)
     again = scheduler_of(tmp_path)
     assert len(again.state.jobs) < 10
@@ -435,6 +436,9 @@ def test_a_service_goes_on_from_a_snapshot(tmp_path: Path) -> None:
         assert client.job("a-trial-1")["phase"] == "finished" and client.job("a-trial-1")["arrived_s"] is not None
         assert {job["job_id"] for job in client.jobs("a")[0]} == {f"a-trial-{number}" for number in range(1, 7)}
         look = service.observer.view.look()
+        assert len(look.rows) < 6 and look.jobs[Phase.FINISHED] == 6
+        trials = Counter(look.gone_trials) + Counter((row.sweep, row.phase) for row in look.rows)
+        assert trials["a", Phase.FINISHED] == 6, "what has left is counted"
         rows = {row.job_id: row for row in look.rows}
         assert rows["t0"].phase is Phase.EARLY_FEEDBACK and rows["t0"].workers > 0
         assert look.num_decisions == service.scheduler.state.number_of_decision and look.used_vcores > 0

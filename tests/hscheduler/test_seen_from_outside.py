@@ -14,7 +14,7 @@ from eps.spec.job_spec import JobSpec
 from hscheduler import cli
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
-from hscheduler.core.record import DecisionRecord
+from hscheduler.core.timeline import DecisionRecord
 from hscheduler.live import scheduler as live
 from hscheduler.policies.elastic import elastic
 from hscheduler.service.client import SchedulerClient
@@ -31,7 +31,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
     """A service whose jobs are records."""
     world = World(0)
 
-    def fake(job_id: str, name: str, spec: Any, metric: str, iteration: int, say: Any, *rest: Any, **more: Any) -> Any:
+    def fake(job_id: str, launch: Any, metric: str, iteration: int, say: Any, *rest: Any) -> Any:
         return FakeLive(world, job_id, say)
 
     monkeypatch.setattr(live, "LiveJob", fake)

@@ -29,7 +29,7 @@ from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service, ServiceSettings, past_report
-from hscheduler.service.news import NewsBoard
+from hscheduler.service.observer import NewsBoard
 from hscheduler.service.server import SchedulerService
 from hscheduler.service.sweeps import Sweeps
 from hscheduler.simulator.run import simulate
@@ -157,13 +157,13 @@ def test_a_sweep_goes_on_after_its_scheduler_was_closed(
     sweeps = Sweeps(scheduler, ClusterSpec())
     sweeps.run("a", TABLES)
     submitted(scheduler, "a")
-    stop = scheduler._stop
+    stop = scheduler._loop.stop
 
     def after_the_sweep() -> None:
         sweeps.close()
         stop()
 
-    monkeypatch.setattr(scheduler, "_stop", after_the_sweep)
+    monkeypatch.setattr(scheduler._loop, "stop", after_the_sweep)
     scheduler.close(leave=True)
     assert not sweeps.has_ended("a") and sweeps.states() == {"a": "running"}
     with scheduler_of(directory) as again:
@@ -258,7 +258,7 @@ def test_a_service_that_cannot_begin_leaves_nothing_behind(world: World, directo
             Service(other, settings(host="127.0.0.1", port=taken))
         assert not other.record.exists(), "settings of a start that failed bind nobody"
         alive = [thread for thread in threading.enumerate() if thread.name == "h-scheduler"]
-        assert alive == [service.scheduler._thread]
+        assert alive == [service.scheduler._loop.thread]
     with Service(other, settings()) as service:
         service.scheduler.check()
 

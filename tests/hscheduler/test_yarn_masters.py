@@ -93,9 +93,9 @@ def test_job_that_cannot_be_read_is_said_once_and_tried_now_and_then(
 def status(**changes: object) -> dict[str, Any]:
     """Return a status as a job master tells it."""
     members = [
-        {"name": "server-1", "role": "server", "container": "container-0002"},
-        {"name": "worker-1", "role": "worker", "container": "container-0003"},
-        {"name": "worker-2", "role": "worker", "container": "local"},
+        {"name": "server-1", "role": "server", "container": "container-0099", "granted": container(1, 2)},
+        {"name": "worker-1", "role": "worker", "container": "container-0098", "granted": container(1, 3)},
+        {"name": "worker-3", "role": "worker", "container": "container-0096", "granted": ""},
     ]
     return {"state": "running", "clock": 100, "plan": None, "queued": [], "members": members} | changes
 
@@ -103,24 +103,14 @@ def status(**changes: object) -> dict[str, Any]:
 @pytest.mark.parametrize(("feedback_iteration", "given"), [(100, True), (101, False)])
 def test_job_masters_say_what_yarn_does_not_know(feedback_iteration: int, given: bool) -> None:
     found = facts_of(status(), running(1, {"n1:1": 3}), feedback_iteration)
-    assert found == Facts(given, {container(1, 2): Role.SERVER, container(1, 3): Role.WORKER})
+    roles = {container(1, 2): Role.SERVER, container(1, 3): Role.WORKER}
+    assert found == Facts(given, roles), "in a container that was not granted is nobody"
 
 
 @pytest.mark.parametrize("changes", [{"plan": {"plan_id": 3}}, {"queued": [{"plan_id": 4}]}])
 def test_job_whose_size_changes_is_not_asked_for_more(changes: dict[str, object]) -> None:
     found = facts_of(status(**changes), JOB, 1)
     assert found is not None and not found.may_shrink
-
-
-def test_containers_are_matched_by_yarns_names_where_a_master_tells_them() -> None:
-    members = [
-        {"name": "server-1", "role": "server", "container": "container-0099", "granted": container(1, 2)},
-        {"name": "worker-1", "role": "worker", "container": "container-0098", "granted": container(1, 3)},
-        {"name": "worker-3", "role": "worker", "container": "container-0096", "granted": ""},
-    ]
-    found = facts_of(status(members=members), running(1, {"n1:1": 3}), 100)
-    assert found is not None
-    assert found.roles == {container(1, 2): Role.SERVER, container(1, 3): Role.WORKER}, "in the last is nobody any more"
 
 
 def test_job_that_starts_says_so_and_one_that_has_ended_gives_nothing() -> None:

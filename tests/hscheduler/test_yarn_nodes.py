@@ -131,7 +131,7 @@ def test_a_scheduler_learns_of_nodes_while_it_goes_on(scheduler: LiveScheduler) 
         before = cluster.looks
         wait_for(lambda: cluster.looks > before + 2, TIMEOUT_S, "looks that nobody answers")
         assert in_use(scheduler) == ["node-1", "node-3"]
-        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.history.decisions])
+        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.timeline.decisions])
         assert told == ["node h2 was decommissioned: the cluster has 2 nodes left"]
     assert scheduler.look_at_cluster is None
 
@@ -146,7 +146,7 @@ def test_what_a_job_says_it_lost_is_not_given_back_on_the_node_that_went_with_it
         places = [c.container_id for c in scheduler.ask(lambda: scheduler.state.ledger.of_job("t1", Role.WORKER))][:3]
         scheduler._hear(e.ContainersGone("t1", tuple(places), "its container is on node h2"))
         scheduler.settle(TIMEOUT_S)
-        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.history.decisions])
+        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.timeline.decisions])
         assert told[1:] == [
             "node h2 is being decommissioned: the cluster has 1 node left",
             "t1 loses 3 workers: its container is on node h2",
@@ -154,7 +154,7 @@ def test_what_a_job_says_it_lost_is_not_given_back_on_the_node_that_went_with_it
         cluster.machines = (machine(1), machine(2))
         nodes.look()
         scheduler.settle(TIMEOUT_S)
-        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.history.decisions])
+        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.timeline.decisions])
         assert told[3] == "t1 gets 3 workers again, which the cluster took (its container is on node h2)"
 
 

@@ -229,7 +229,7 @@ def test_a_service_that_is_told_to_stop_leaves_its_jobs_for_the_next(served: Ser
     with served.client() as client:
         job = client.submit_job("job-1", lasting(slow))
         wait_for(lambda: client.job("job-1")["iteration"] > 0, TIMEOUT_S, "the job to iterate")
-        with Job.find(client_name(served, "job-1")) as found:
+        with Job.find(client.job("job-1")["name"]) as found:
             # Its containers are what the scheduler granted: a user cannot take more behind its back.
             with pytest.raises(
                 PlanError, match=r"add-workers: only H-scheduler [0-9a-f]+ changes the size of this job"

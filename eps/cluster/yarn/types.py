@@ -80,7 +80,7 @@ class Resource:
 class Ask:
     """One container that is asked for."""
 
-    #: YARN's allocationRequestId: what is granted for it carries it.  From 1, never used twice in an application.
+    #: YARN's allocationRequestId: what is granted for it carries it.  Equal asks of an attempt have the same, from 1.
     number: int
     resource: Resource
     #: Lower goes first, among the asks of one application.
@@ -115,9 +115,15 @@ class Grant:
         return host_of(self.node)
 
     @property
-    def sequence(self) -> int:
-        """The container's number within its application attempt: the last part of its name."""
-        return int(self.container.rpartition("_")[2])
+    def pid(self) -> int:
+        """The number of the container, unique within the application.
+
+        It is the last part of the name, plus a million for each earlier attempt of the application, plus a billion for
+        each earlier start of the ResourceManager: ``container_e17_1700000000000_0001_02_000005`` is 17001000005.
+        """
+        _, *epoch, _, _, attempt, sequence = self.container.split("_")
+        starts = int(epoch[0].removeprefix("e")) if epoch else 0
+        return int(sequence) + 10**6 * (int(attempt) - 1) + 10**9 * starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +185,11 @@ class AllocateResult:
     num_nodes: int = 0
     #: Containers of the attempts before that YARN found again since.
     kept: tuple[Grant, ...] = ()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something has happened."""
+        return bool(self.granted or self.completed or self.nodes or self.preemption or self.kept)
 
 
 @dataclass(frozen=True, slots=True)

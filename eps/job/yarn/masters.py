@@ -234,9 +234,11 @@ class _Alone(Waitable):
     """What a hosted master has in a supervisor's place: it starts nothing, and takes how the job ended."""
 
     def __init__(self) -> None:
-        self.adopted: Mapping[str, int] = {}
         self.end: End | None = None
         self._wakeup = Wakeup()
+
+    def adopt(self, known: Mapping[str, int]) -> Mapping[str, int]:
+        return {}
 
     def request(self, request: ContainerRequest) -> None:
         raise ResourceError(f"{request.container_id} cannot be started in the application master's container")

@@ -8,8 +8,8 @@ import pytest
 
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
-from hscheduler.core.record import CLUSTER_POINTS, CURVE_POINTS, MOST_NODES, DecisionRecord, Record, TrialRecord
 from hscheduler.core.thinned import Thinned
+from hscheduler.core.timeline import CLUSTER_POINTS, CURVE_POINTS, MOST_NODES, DecisionRecord, Timeline, TrialRecord
 from hscheduler.policies.elastic import elastic
 from hscheduler.reports.report import report
 from hscheduler.simulator.run import simulate
@@ -31,8 +31,8 @@ def test_a_thinned_series_keeps_its_ends_and_even_gaps(number: int) -> None:
         assert points == list(range(number))
 
 
-def record_of(*events: tuple[float, e.Event]) -> Record:
-    toy, record = Toy.of(2, elastic), Record()
+def record_of(*events: tuple[float, e.Event]) -> Timeline:
+    toy, record = Toy.of(2, elastic), Timeline()
     for at_s, event in events:
         commands = toy.scheduler.step(event)
         record.take(at_s, event, commands, toy.scheduler)
@@ -104,7 +104,7 @@ def test_iterations_of_a_job_that_is_over_before_anybody_saw_it_run_are_measured
 
 
 def test_a_snapshot_stays_as_it_is_while_the_record_goes_on() -> None:
-    record = Record()
+    record = Timeline()
     for job_id, sweep in (("a", "s"), ("b", "other")):
         record.trials[job_id] = TrialRecord(job_id, sweep, 1.0, sizes=[(1.0, 2, 1)], speeds={(2, 1): (3, 0.5)})
         record.trials[job_id].curve.add((2.0, 1, 0.5))

@@ -87,8 +87,8 @@ class DecisionRecord:
     actions: tuple[Action, ...] = ()
 
 
-class Record:
-    """The history of a scheduler, taken event by event."""
+class Timeline:
+    """What has happened to a scheduler, taken event by event."""
 
     def __init__(self) -> None:
         self.trials: dict[str, TrialRecord] = {}
@@ -128,7 +128,7 @@ class Record:
         """Note that a job stood still because its size was changed."""
         self.trials[job_id].resize_pause_s += seconds
 
-    def snapshot(self, sweep: str = "") -> Record:
+    def snapshot(self, sweep: str = "") -> Timeline:
         """Return what is known now, for another thread than the one that goes on with it.
 
         Parameters
