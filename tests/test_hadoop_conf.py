@@ -15,8 +15,6 @@ from eps.hadoop.conf import (
     namenode_web_addresses,
     parse_configuration,
     read_configuration,
-    resourcemanager_addresses,
-    resourcemanager_principal,
     resourcemanager_web_addresses,
     self_contained,
 )
@@ -176,33 +174,6 @@ def test_resourcemanagers_are_found(values: Mapping[str, str], expected: list[st
     assert list(resourcemanager_web_addresses(conf)) == expected
 
 
-@pytest.mark.parametrize(
-    ("values", "addresses", "principal"),
-    [
-        ({"principal": "rm/_HOST@R"}, ["localhost:8032"], "rm/localhost@R"),
-        ({"hostname": "RM.lake", "principal": "rm/_HOST@R"}, ["RM.lake:8032"], "rm/rm.lake@R"),
-        ({"address": "rm:1", "principal": "yarn@R"}, ["rm:1"], "yarn@R"),
-        (
-            {
-                "ha.enabled": "true",
-                "ha.rm-ids": "r1,r2",
-                "hostname.r1": "a",
-                "address.r2": "b:1",
-                "principal": "y/_HOST",
-            },
-            ["a:8032", "b:1"],
-            "y/a",
-        ),
-    ],
-)
-def test_who_renews_tokens_and_where(values: Mapping[str, str], addresses: list[str], principal: str) -> None:
-    conf = HadoopConf({f"yarn.resourcemanager.{name}": value for name, value in values.items()})
-    assert list(resourcemanager_addresses(conf)) == addresses
-    assert resourcemanager_principal(conf) == principal
-
-
-def test_a_cluster_with_kerberos_says_who_its_resourcemanager_is() -> None:
+def test_a_cluster_that_wants_kerberos_says_so() -> None:
     conf = HadoopConf({"hadoop.security.authentication": " KERBEROS "}, "/etc/hadoop")
     assert conf.wants_kerberos and not HadoopConf().wants_kerberos
-    with pytest.raises(ConfigError, match=r"/etc/hadoop/yarn-site.xml: yarn.resourcemanager.principal is not set"):
-        resourcemanager_principal(conf)

@@ -26,7 +26,7 @@ FILES = ("core-site.xml", "hdfs-site.xml", "yarn-site.xml")
 #: What a ResourceManager reads after these.
 SCHEDULER_FILE = "capacity-scheduler.xml"
 #: Where a NameNode and a ResourceManager listen, where nothing else is said.
-NAMENODE_PORT, RESOURCEMANAGER_PORT = 8020, 8032
+NAMENODE_PORT = 8020
 #: The same of their web servers.
 NAMENODE_HTTP_PORT, NAMENODE_HTTPS_PORT, RESOURCEMANAGER_HTTP_PORT = 9870, 9871, 8088
 #: Said where no cluster is named.
@@ -297,37 +297,11 @@ def resourcemanager_web_addresses(conf: HadoopConf) -> tuple[str, ...]:
     )
 
 
-def resourcemanager_addresses(conf: HadoopConf) -> tuple[str, ...]:
-    """Return ``host:port`` of the ResourceManagers for Hadoop's own clients, in the configuration's order."""
-    return tuple(
-        _listening(conf.get(f"yarn.resourcemanager.address{suffix}"), host or "localhost", RESOURCEMANAGER_PORT)
-        for suffix, host in _resourcemanagers(conf)
-    )
-
-
-def resourcemanager_principal(conf: HadoopConf) -> str:
-    """Return who a ResourceManager is to Kerberos, which is who renews tokens.
-
-    Raises
-    ------
-    ConfigError
-        The configuration does not say.
-    """
-    found = conf.get("yarn.resourcemanager.principal")
-    if not found:
-        raise ConfigError(f"{conf.source}/yarn-site.xml: yarn.resourcemanager.principal is not set, but must be")
-    return found.replace("_HOST", _host(resourcemanager_addresses(conf)[0]).lower())
-
-
 def _resourcemanagers(conf: HadoopConf) -> list[tuple[str, str]]:
     """Return of each ResourceManager the ending of its settings, and its host, which may not be set."""
     twins = conf.get_list("yarn.resourcemanager.ha.rm-ids") if conf.get_bool("yarn.resourcemanager.ha.enabled") else ()
     suffixes = [f".{twin}" for twin in twins] or [""]
     return [(suffix, conf.get(f"yarn.resourcemanager.hostname{suffix}")) for suffix in suffixes]
-
-
-def _host(address: str) -> str:
-    return address.rpartition(":")[0] if ":" in address else address
 
 
 def _listening(address: str, host: str, default_port: int) -> str:

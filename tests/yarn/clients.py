@@ -6,13 +6,13 @@ import getpass
 import os
 
 import pytest
+import requests
 
 from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.facade import Client
-from eps.cluster.yarn.rest import RestClient
 from eps.cluster.yarn.types import ALL_STATES, Launch, Resource, Submission
 from eps.errors import EpsError, JobNotFoundError
-from eps.hadoop.conf import environment_configuration
+from eps.hadoop.conf import environment_configuration, resourcemanager_web_addresses
 from tests.yarn.unmanaged import wait_until
 
 #: Nobody registers it: it waits, in a state that does not change.
@@ -69,11 +69,8 @@ def _label(client: Client) -> None:
     application = client.new_application()
     client.submit(application, Submission("labelled", Launch("true"), Resource(128, 1), label="transient"))
     client.kill(application)
-    rest = RestClient(environment_configuration())
-    try:
-        found = rest.look(f"apps/{application}", "a test")["app"]
-    finally:
-        rest.close()
+    (web,) = resourcemanager_web_addresses(environment_configuration())
+    found = requests.get(f"{web}/ws/v1/cluster/apps/{application}", timeout=60.0).json()["app"]
     assert found["amNodeLabelExpression"] == "transient" and not found.get("appNodeLabelExpression"), found
 
 

@@ -1,7 +1,8 @@
 """What EPS asks of YARN: three interfaces over plain values.  Pure.
 
-``eps.cluster.yarn.hadoop`` implements them with Hadoop's own clients, ``tests/fakes/yarn.py`` without a cluster.  Calls
-block until they are answered; every failure is an :class:`~eps.errors.EpsError` whose message says what to do.
+``eps.cluster.yarn.hadoop`` implements them with Hadoop's own clients, :mod:`eps.cluster.yarn.client` the last one for
+processes that must have no Java, ``tests/fakes/yarn.py`` without a cluster.  Calls block until they are answered; every
+failure is an :class:`~eps.errors.EpsError` whose message says what to do.
 """
 
 from __future__ import annotations

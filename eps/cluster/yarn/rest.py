@@ -55,8 +55,6 @@ class RestClient:
     Parameters
     ----------
     conf : HadoopConf
-    addresses : sequence of str
-        ``http://HOST:PORT`` of the ResourceManagers' web servers; by default what the configuration says.
     timeout_s : float
         Each of them has so long for an answer.
     auth : callable, optional
@@ -68,22 +66,17 @@ class RestClient:
         A package is missing, or the configuration names no ResourceManager.
     """
 
-    def __init__(
-        self, conf: HadoopConf, addresses: Sequence[str] = (), timeout_s: float = TIMEOUT_S, auth: Any = None
-    ) -> None:
+    def __init__(self, conf: HadoopConf, timeout_s: float = TIMEOUT_S, auth: Any = None) -> None:
         try:
             import requests
         except ImportError:
             raise ConfigError("YARN needs the package requests: pip install '.[yarn]' in EPS's folder") from None
-        if not conf.source and not addresses:
+        if not conf.source:
             raise ConfigError(NOT_SET)
         self._requests = requests
         self._timeout_s = timeout_s
         self._conf = conf
-        self._addresses = list(addresses or resourcemanager_web_addresses(conf))
-        self._whence = (
-            "that is where it was said to be" if addresses else f"its address is from {conf.source}/yarn-site.xml"
-        )
+        self._addresses = list(resourcemanager_web_addresses(conf))
         self._lock = threading.Lock()
         self._session = requests.Session()
         # A proxy from the environment is for the world outside, not for the cluster.
@@ -138,18 +131,6 @@ class RestClient:
             body["diagnostics"] = diagnostics
         self._call("PUT", f"apps/{application_id}/state", f"end {application_id}", body)
 
-    def look(self, path: str, what: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Return what ``/ws/v1/cluster/PATH`` answers, as it is; for who wants more than the other methods make of it.
-
-        Raises
-        ------
-        JobNotFoundError
-            There is no such thing.
-        RpcError
-            No ResourceManager can be reached.
-        """
-        return self._call("GET", path, what, query=query, may_miss=True)
-
     def nodes(self, states: Sequence[str] = ("RUNNING",)) -> list[ClusterNode]:
         """Return the nodes that can be used, by name; or those in other states."""
         what = "list the nodes"
@@ -191,12 +172,8 @@ class RestClient:
         what: str,
         body: Any = None,
         query: Mapping[str, str] | None = None,
-        may_miss: bool = False,
     ) -> dict[str, Any]:
-        """Ask the ResourceManagers in turn, the one that answered last first; return the answer's object.
-
-        Not every ResourceManager, or none any more, has what ``may_miss``, as an application.
-        """
+        """Ask the ResourceManagers in turn, the one that answered last first; return the answer's object."""
         reasons: list[str] = []
         for address in list(self._addresses):
             try:
@@ -221,10 +198,13 @@ class RestClient:
                 continue
             with self._lock:
                 self._addresses.sort(key=lambda known: known != address)
-            return _judged(answer, what, may_miss or _APPLICATION.match(path) is not None)
+            return _judged(answer, what, _APPLICATION.match(path) is not None)
         if reasons and all("did not answer" in reason for reason in reasons):
             raise DeadlineError(f"{what}: {'; '.join(reasons)}")
-        raise PeerUnavailableError(f"{what}: no ResourceManager can be reached ({'; '.join(reasons)}); {self._whence}")
+        raise PeerUnavailableError(
+            f"{what}: no ResourceManager can be reached ({'; '.join(reasons)}); its address is from "
+            f"{self._conf.source}/yarn-site.xml"
+        )
 
 
 def user_name(environ: Mapping[str, str]) -> str:
