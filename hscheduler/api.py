@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from eps.errors import ConfigError
-from hscheduler.cli.commands.common import policies_of, report_path, with_flags, write_results
-from hscheduler.cli.commands.sweep import printer, together
+from eps.errors import ConfigError, ResourceError
+from hscheduler.cli.commands.common import policies_of, report_path, say, with_flags, write_results
 from hscheduler.core import events as e
-from hscheduler.live.checks import check_sweep
-from hscheduler.live.on_yarn import placed
-from hscheduler.live.sweep import Sweep
 from hscheduler.page import write_page
 from hscheduler.reports.report import table
+from hscheduler.runners import Here, Interrupted, OnYarn, Outcome, Runner, Viewers
 from hscheduler.spec import Spec
+
+logger = logging.getLogger(__name__)
 
 
 class SweepReport(dict[str, Any]):
@@ -52,7 +52,10 @@ def sweep(
     report: str | Path | None = None,
     page: str | Path | None = None,
 ) -> SweepReport:
-    """Run a sweep of real jobs on this host; what is left of it when it is interrupted is ended.
+    """Run a sweep of real jobs; what is left of it when it is interrupted is ended.
+
+    With ``on = "yarn"`` in its ``job`` it is an application of the cluster of ``HADOOP_CONF_DIR``, else its jobs are on
+    this host.
 
     Parameters
     ----------
@@ -62,12 +65,12 @@ def sweep(
     trials, seed : int, optional
         Instead of the file's.
     study : optuna.Study, optional
-        Where the points come from, instead of the file's algorithm; needs the extra ``optuna``.
+        Where the points come from, instead of the file's algorithm; needs the extra ``optuna``.  Not on YARN.
     on_event : callable, optional
         Called after every event with the seconds since the sweep began, the event (:mod:`hscheduler.core.events`) and
-        what it brought about; on the scheduler's thread, which waits for it.
+        what it brought about; on the scheduler's thread, which waits for it.  Not on YARN.
     quiet : bool
-        Do not print what happens, with the reason of every decision.
+        Log what happens, with the reason of every decision (``logging``, INFO), instead of printing it.
     report, page : path, optional
         Where the report is written as JSON, and drawn; also of a sweep that is interrupted.
 
@@ -81,7 +84,7 @@ def sweep(
     ConfigError
         The sweep cannot work; what a trial cannot do is in the report, not raised.
     ResourceError, RpcError
-        Where its jobs are to run (``on`` in ``job``) cannot be reached, or has no room.
+        Where its jobs are to run (``on`` in ``job``) cannot be reached, or has no room; or its application failed.
     RuntimeError
         The scheduler failed.
 
@@ -98,28 +101,45 @@ def sweep(
         )
         print(found.best_point)
     """
-    read = placed(with_flags(_spec_of(spec), trials=trials, seed=seed), None)
+    read = with_flags(_spec_of(spec), trials=trials, seed=seed)
     names = policies_of(policy)
     if len(names) != 1:
         raise ConfigError(f"policy is {policy!r}, but a sweep has one")
-    points = None
-    if study is not None:
-        from hscheduler.live.points import OptunaPoints
-
-        points = OptunaPoints(read, study)
     target = report_path(None if report is None else str(report))
     drawn = report_path(None if page is None else str(page), "page")
-    check_sweep(read)
-    viewers = [] if on_event is None else [on_event]
-    running = Sweep(read, names[0], together(viewers), points)
-    if not quiet:
-        viewers.append(printer(running.name_of))
+    runner: Runner
+    if read.job.get("on") == "yarn":
+        for name, value in (("study", study), ("on_event", on_event)):
+            if value is not None:
+                raise ConfigError(f"{name} is not possible on YARN, where the scheduler is in an application")
+        runner = OnYarn(read, names[0])
+    else:
+        points = None
+        if study is not None:
+            from hscheduler.live.points import OptunaPoints
+
+            points = OptunaPoints(read, study)
+        runner = Here(read, names[0], points)
+        runner.viewers += [] if on_event is None else [on_event]
     try:
-        found = running.run()
-    finally:
-        if running.scheduler is not None:
-            write_results(target, drawn, running.report())
-    return SweepReport(found)
+        tell: Callable[[str], None] = logger.info if quiet else say
+        outcome = runner.run(Viewers(tell, tell))
+    except Interrupted as error:
+        _write(error.outcome, target, drawn)
+        raise
+    _write(outcome, target, drawn)
+    if outcome.error is not None:
+        raise outcome.error
+    for problem in outcome.problems:
+        logger.warning("%s", problem)
+    if outcome.report is None:
+        raise ResourceError("the sweep has left no report")
+    return SweepReport(outcome.report)
+
+
+def _write(outcome: Outcome, target: Path | None, drawn: Path | None) -> None:
+    if outcome.report is not None:
+        write_results(target, drawn, outcome.report)
 
 
 def _spec_of(spec: str | Path | Mapping[str, Any] | Spec) -> Spec:

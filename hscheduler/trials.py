@@ -48,10 +48,9 @@ from eps.spec.job_spec import JobSpec
 from eps.system.threads import ThreadPerCall
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
-from hscheduler.live.attempts import attempt_id, worth_another
 from hscheduler.live.objective import Objective
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
-from hscheduler.live.submission import Submission
+from hscheduler.live.submission import Submission, attempt_id, worth_another
 from hscheduler.spec import ClusterSpec, direction_of, request_of
 
 logger = logging.getLogger(__name__)
@@ -430,7 +429,7 @@ class HTrials(Trials):  # type: ignore[misc]
         compute in Python take turns, and one that hangs outside ``eps.run`` cannot be ended: ``fmin`` leaves it behind.
     state : path, optional
         The directory of a service (``hscheduler serve --state``), which also says where it listens; with an address by
-        default ``EPS_HOME/hscheduler``.
+        default ``EPS_HOME/hscheduler``.  With that of ``hscheduler serve --on yarn`` the jobs are on YARN.
 
     Raises
     ------

@@ -14,7 +14,7 @@ import pytest
 from eps.cluster.yarn.proxied import HTTPS_POLICY, ProxiedServer, viewer_of
 from eps.errors import DeadlineError
 from eps.hadoop.conf import HadoopConf
-from eps.job.yarn.page import JobPage
+from eps.job.yarn.am import JobPage
 from eps.system import text_server
 from eps.system.text_server import MOST_CONNECTIONS, MetricsServer, Text, TextServer
 from eps.system.waits import wait_for

@@ -50,7 +50,7 @@ from eps.cluster.yarn.application import Application  # noqa: E402
 from eps.errors import ConfigError, DeadlineError  # noqa: E402
 from eps.hadoop.conf import environment_configuration, resourcemanager_web_addresses  # noqa: E402
 from eps.job.client import Job  # noqa: E402
-from eps.storage.atomic import read_json  # noqa: E402
+from eps.job.yarn.remote import YarnJob  # noqa: E402
 
 JOB: dict[str, Any] = {
     "data": "sklearn:digits", "model": "softmax", "workers": 4, "servers": 3, "iterations": 2500, "stretch_s": 0.001,
@@ -158,7 +158,9 @@ class Drained:
     def _shrink_one(self) -> None:
         cluster, attempt = self._cluster, self._attempt()
         before = cluster.containers(self._application, attempt)
-        master = (read_json(self._job.directory.master_json) or {})["host"]
+        address = YarnJob(self._job.directory).address()
+        assert address is not None
+        master = address.host
         on = {node: [c for c, where in before.items() if where == node] for node in cluster.nodes()}
         node = max((n for n in on if not n.startswith(f"{master}:")), key=lambda n: len(on[n]))
         told = cluster.nodes()[node]

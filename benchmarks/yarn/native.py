@@ -62,7 +62,7 @@ from eps.errors import EpsError, ResourceError  # noqa: E402
 from eps.job.client import Job  # noqa: E402
 from eps.storage.jobdir import cache_dir  # noqa: E402
 from hscheduler.spec import Spec, memory_mb  # noqa: E402
-from hscheduler.yarn.secret import secret_of  # noqa: E402
+from hscheduler.yarn.endpoint import secret_of  # noqa: E402
 
 PLUGIN = ROOT / "hscheduler" / "yarn-plugin"
 POLICY = "hscheduler.yarn.HSchedulerPolicy"
@@ -209,7 +209,7 @@ def hadoop(folder: Path, settings: ClusterSettings) -> Iterator[None]:
 def scheduler(folder: Path, port: int, secret: Path, feedback_iteration: int) -> Iterator[Path]:
     """Have ``hscheduler yarn-plugin`` run, and give the file with what it says."""
     told = folder / "hscheduler.log"
-    words = ["--listen", f"127.0.0.1:{port}", "--secret-file", str(secret), "--queue", "default"]
+    words = ["--listen", f"127.0.0.1:{port}", "--secret-file", str(secret)]
     words += ["--feedback-iteration", str(feedback_iteration)]
     with told.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(

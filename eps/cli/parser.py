@@ -65,14 +65,14 @@ _PRUNE_DESCRIPTION = """\
 Remove the directories of jobs that have ended: report, model, checkpoints and logs.
 
 Those that could be resumed are kept, which are all that stopped before their end,
-those on YARN whose results could not be fetched (eps status NAME tries again), those
+those on YARN whose results were not fetched (eps fetch NAME does), those
 with damaged files (--state unreadable or --resumable removes them), and those that
 ended within a minute, whose report somebody may be about to read.  A model that
 hscheduler results is to export has to be exported before.  With a job on YARN goes what
 it has in the cluster's file system, but not a --checkpoint-dir that was named, nor what
 its files do not lead to any more because they are damaged: a warning names those.
 
-Sweeps that were one application (hscheduler sweep --as one-application) are called
+Sweeps that were submitted to YARN (hscheduler sweep --on yarn) are called
 sweeps/..., and are meant by --all, and by a PREFIX only if that begins with sweeps/.
 They are removed when they have ended and what they left was fetched, or they left
 nothing; with --resumable also where it was not fetched.
@@ -231,7 +231,9 @@ def _add_flag(group: Any, field: dataclasses.Field[Any]) -> None:
         shown = f"{help_text} (default {'yes' if default else 'no'})"
         group.add_argument(flag, action=argparse.BooleanOptionalAction, help=shown)
     elif isinstance(default, tuple):
-        group.add_argument(flag, action="append", metavar="K:CHANGE", help=f"{help_text}; may be repeated")
+        group.add_argument(
+            flag, action="append", metavar=field.metadata["metavar"], help=f"{help_text}; may be repeated"
+        )
     else:
         kind = {int: ("N", int), float: ("X", float)}.get(type(default), (field.metadata.get("metavar", "TEXT"), str))
         shown = f"{help_text} (default {default})" if default not in ("", 0, -1) else help_text
@@ -244,6 +246,16 @@ def _add_inspection(commands: Any) -> None:
     status.add_argument("name", metavar="NAME")
     status.add_argument("--json", action="store_true", help="print JSON")
     _add_jobs(commands)
+    fetch = _command(
+        commands,
+        "fetch",
+        "bring what an ended job on YARN has left to this machine",
+        "inspect:fetch",
+        "eps fetch a9a",
+        text="Bring report and model of a job on YARN that has ended into its folder, EPS_HOME/jobs/NAME, and to where "
+        "eps submit was told to bring them.",
+    )
+    fetch.add_argument("name", metavar="NAME")
     logs = _command(
         commands,
         "logs",

@@ -96,15 +96,24 @@ class ResourceManager(Protocol):
     """A source of containers.
 
     One thread may wait and poll while another requests and releases.
-
-    Attributes
-    ----------
-    adopted : mapping
-        Containers that ran when this manager was made -> pid: the job master before had launched them.  They are
-        released, warned of and exit like others; there is no other event about them.
     """
 
-    adopted: Mapping[str, int]
+    def adopt(self, known: Mapping[str, int]) -> Mapping[str, int]:
+        """Take over the containers that the job master before has launched; to be called once, before all else.
+
+        They are released, warned of and exit like others; there is no other event about them.
+
+        Parameters
+        ----------
+        known : mapping
+            Containers that the job has seen running -> pid, as its log has them; a backend that finds its containers by
+            other means ignores it.
+
+        Returns
+        -------
+        mapping
+            Those that run -> pid.
+        """
 
     def request(self, request: ContainerRequest) -> None:
         """Ask for a container; it may be granted at once, later, or never.

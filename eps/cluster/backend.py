@@ -7,7 +7,7 @@ import select
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from enum import Enum, auto
 
@@ -108,14 +108,22 @@ class SupervisedManager(Waitable, ABC):
         Held while the backend's state is read or changed.
     supervisor : ResourceManager, optional
         Gets the beats, and how the job ended; not closed with this object.
+    adopted : mapping
+        Containers that run already -> pid.
     """
 
-    def __init__(self, lock: AbstractContextManager[object], supervisor: ResourceManager | None) -> None:
-        self._lock, self._supervisor = lock, supervisor
+    def __init__(
+        self, lock: AbstractContextManager[object], supervisor: ResourceManager | None, adopted: Mapping[str, int]
+    ) -> None:
+        self._lock, self._supervisor, self._adopted = lock, supervisor, adopted
         #: Why there will be no more containers.
         self._gone = ""
         self._closed = threading.Event()
         self._wakeup = Wakeup(*([] if supervisor is None else [supervisor.fileno()]))
+
+    def adopt(self, known: Mapping[str, int]) -> Mapping[str, int]:
+        """Return the containers of the job master before; their holder has told them."""
+        return self._adopted
 
     def poll(self) -> list[ContainerEvent]:
         """Return what has happened since the last call, in order.

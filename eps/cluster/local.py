@@ -63,13 +63,17 @@ class LocalResourceManager(Waitable):
         self._channel = socket.socket(fileno=supervisor_fd)
         os.set_inheritable(self._channel.fileno(), False)
         self._lock = threading.Lock()
-        self.adopted: Mapping[str, int] = dict(adopted or {})
+        self._adopted: Mapping[str, int] = dict(adopted or {})
         #: Rung when something has happened on this side of the channel.
         self._wakeup = Wakeup(self._channel.fileno())
         self._gone = False
         self._closed = False
         #: When all that had been said was read, as far as it is known.
         self._read_s = time.monotonic()
+
+    def adopt(self, known: Mapping[str, int]) -> Mapping[str, int]:
+        """Return the containers of the job master before; the supervisor has them."""
+        return self._adopted
 
     def request(self, request: ContainerRequest) -> None:
         """Ask for a container; see :class:`~eps.cluster.api.ResourceManager`."""

@@ -43,6 +43,8 @@ class Member:
     phase: MemberPhase = MemberPhase.REQUESTED
     #: Where it listens; None before it has registered.
     address: Address | None = None
+    #: Of its process: as the resource manager told it, and as the process itself does once it has registered.
+    launched_pid: int = 0
     pid: int = 0
     #: When its container was requested, granted and launched, in seconds on the master's clock.
     asked_s: float = 0.0
@@ -131,18 +133,28 @@ class Members:
 
     def launched(self, container_id: str, pid: int, now_s: float) -> Member | None:
         """Take in that a container's process runs; return its member."""
-        member = self.granted(container_id, now_s)
+        member = self._runs(container_id, now_s)
         if member is not None:
-            member.pid = pid
-            if not member.launched:
-                member.phase, member.launched_s = MemberPhase.LAUNCHED, now_s
+            member.launched_pid = pid
+            member.pid = member.pid or pid
+        return member
+
+    def pids(self) -> dict[str, int]:
+        """Return the containers that were launched -> pid, as the resource manager told it."""
+        return {name: member.launched_pid for name, member in self.by_container.items() if member.launched_pid}
+
+    def _runs(self, container_id: str, now_s: float) -> Member | None:
+        member = self.granted(container_id, now_s)
+        if member is not None and not member.launched:
+            member.phase, member.launched_s = MemberPhase.LAUNCHED, now_s
         return member
 
     def registered(self, event: e.MemberRegistered, generation: int, now_s: float) -> tuple[Member | None, bool]:
         """Take in that a process registered; return its member, and whether it had registered before."""
-        member = self.launched(event.container_id, event.pid, now_s)
+        member = self._runs(event.container_id, now_s)
         if member is None:
             return None, False
+        member.pid = event.pid
         again = member.phase is MemberPhase.REGISTERED
         member.phase, member.address, member.generation = MemberPhase.REGISTERED, event.address, generation
         self._by_address[event.address] = member

@@ -1,21 +1,23 @@
-"""HDFS by a token that Hadoop's own client obtains: for whoever has a ticket and Java, and no package that speaks
-Kerberos over HTTP.
+"""HDFS by a token that Hadoop's own client obtains, in a process of its own (``python -m eps.hadoop.delegation``): for
+whoever has a ticket and Java, and no package that speaks Kerberos over HTTP.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from eps.errors import AuthenticationError, StorageDeniedError, StorageError
-from eps.hadoop.conf import HadoopConf, addresses_of
+from eps.hadoop.conf import HadoopConf, addresses_of, environment_configuration
+from eps.hadoop.process import HadoopProcess, serve
 from eps.hadoop.session import HadoopSession
 from eps.hadoop.token_file import hdfs_token, parse_tokens
 from eps.hadoop.tokens import file_system_tokens
 
-#: A token that nobody renews holds for a day, unless the cluster says otherwise; it costs one call.
+#: A token that nobody renews holds for a day, unless the cluster says otherwise; it costs a process.
 REFRESH_S = 3600.0
 
 
@@ -26,13 +28,15 @@ class DelegationAuth:
     ----------
     obtain : callable
         Returns a token, as :meth:`~eps.hadoop.token_file.HadoopToken.to_url_text` gives it.
+    text : str, optional
+        The first one, where it was obtained before.
     """
 
-    def __init__(self, obtain: Callable[[], str]) -> None:
+    def __init__(self, obtain: Callable[[], str], text: str = "") -> None:
         self._obtain = obtain
         self._lock = threading.Lock()
-        self._text = ""
-        self._obtained_s = 0.0
+        self._text = text
+        self._obtained_s = time.monotonic()
 
     def __call__(self, request: Any) -> Any:
         """Return a request that says who asks."""
@@ -70,19 +74,43 @@ def delegated_client(urls: Collection[str], name: str, conf: HadoopConf, rest: M
     """
     from hdfs.client import Client
 
-    session = HadoopSession(conf)
-    session.require_login()
-    authority = name.partition("://")[2]
-
     def obtain() -> str:
+        hadoop = HadoopProcess(conf, __name__)
         try:
-            found = parse_tokens(file_system_tokens(session, name), name)
-        except AuthenticationError as error:
-            raise StorageDeniedError(str(error)) from error
-        token = hdfs_token(found, authority, addresses_of(authority))
-        if token is None:
-            raise StorageError(f"{name}: gives no token, though the configuration says that it wants Kerberos")
-        return token.to_url_text()
+            return str(hadoop.call("token", name=name))
+        finally:
+            hadoop.close()
 
-    rest["session"].auth = DelegationAuth(obtain)
+    # At once: who has not logged in is to know that it is not HDFS that is at fault.
+    rest["session"].auth = DelegationAuth(obtain, obtain())
     return Client(";".join(urls), **rest)
+
+
+def answer(order: Mapping[str, Any]) -> str:
+    """Return a token for a file system, in the process with Java.
+
+    Raises
+    ------
+    AuthenticationError, StorageDeniedError
+        Nobody has logged in.
+    ConfigError
+        Java, or Hadoop's jars, are missing.
+    StorageError
+        The file system gives none.
+    """
+    name = str(order["name"])
+    session = HadoopSession(environment_configuration())
+    session.require_login()
+    try:
+        found = parse_tokens(file_system_tokens(session, name), name)
+    except AuthenticationError as error:
+        raise StorageDeniedError(str(error)) from error
+    authority = name.partition("://")[2]
+    token = hdfs_token(found, authority, addresses_of(authority))
+    if token is None:
+        raise StorageError(f"{name}: gives no token, though the configuration says that it wants Kerberos")
+    return token.to_url_text()
+
+
+if __name__ == "__main__":
+    sys.exit(serve(answer))

@@ -17,6 +17,9 @@ from eps.errors import StorageError
 
 #: Environment variable that a NodeManager sets: the file with a container's tokens.
 TOKEN_FILE_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
+#: Whoever has the first may speak to the ResourceManager as the application master; whoever has the second may submit
+#: and end applications as its user.
+AM_TOKEN, CLIENT_TOKEN = "YARN_AM_RM_TOKEN", "RM_DELEGATION_TOKEN"
 #: Of tokens that a NameNode takes, and how the service of one begins that is for any of twins.
 HDFS_KIND, HA_SERVICE = "HDFS_DELEGATION_TOKEN", "ha-hdfs:"
 _MAGIC = b"HDTS"

@@ -15,10 +15,7 @@ from typing import Any
 from eps.errors import StorageError
 from eps.hadoop.bridge import java, jbytes
 from eps.hadoop.session import HadoopSession
-
-#: Whoever has the first may speak to the ResourceManager as the application master; whoever has the second may submit
-#: and end applications as its user.
-AM_TOKEN, CLIENT_TOKEN = "YARN_AM_RM_TOKEN", "RM_DELEGATION_TOKEN"
+from eps.hadoop.token_file import AM_TOKEN, CLIENT_TOKEN
 
 
 def obtain_tokens(session: HadoopSession, file_systems: Collection[str] = ()) -> bytes:

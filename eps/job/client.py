@@ -5,6 +5,7 @@ The command line is made of this; whatever it does can be done here.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -16,43 +17,38 @@ from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eps.cluster.choice import check_backend
-from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor, kill_supervisor
+from eps.cluster.supervisor.start import JobHandle, WarmSupervisor, kill_supervisor
 from eps.core.reconfig import Change, Operation, Phase
 from eps.errors import (
     ConfigError,
     DeadlineError,
     EpsError,
     JobFinishedError,
+    JobNotFoundError,
     PeerUnavailableError,
     PlanError,
     ResourceError,
     RpcError,
-    StorageError,
     TrainingError,
 )
 from eps.job.entry_points import ENTRY_POINTS
-from eps.job.master_link import GIVE_UP_S, RETRY_S, MasterLink, Progress, WaitNews
-from eps.job.status import (
-    BEING_STARTED,
-    application_id_of,
-    ended_report,
-    ended_status,
-    is_on_yarn,
-    waiting_status,
-    with_application,
-)
+from eps.job.master_link import GIVE_UP_S, RETRY_S, MasterLink, OnThisMachine, Progress, WaitNews, Whereabouts
+from eps.job.status import BEING_STARTED, ended_report, ended_status, is_on_yarn, with_application
 from eps.pb import control_pb2 as pb
 from eps.spec.changes import change_of, check_request_id
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import check_results, copy_result, deliver_results
 from eps.storage.atomic import read_json
-from eps.storage.jobdir import JobDir, find_job
+from eps.storage.jobdir import JobDir, find_job, job_dir
 from eps.storage.locations import location
 from eps.system.waits import wait_for
+
+if TYPE_CHECKING:
+    from eps.job.yarn.remote import YarnJob
 
 #: A plan is asked for its news at least this often while somebody waits for it.
 PLAN_NEWS_S = 0.25
@@ -76,7 +72,8 @@ ChangeRecord = dict[str, Any]
 class Job:
     """One job, running or ended; made by :meth:`start` or :meth:`find`.
 
-    As a context manager it ends a job that it started, unless that was detached.
+    As a context manager it ends a job that it started, unless that was detached.  A job on this machine also ends with
+    the process that started it, however that ends; one on YARN goes on where that process is killed (SIGKILL).
 
     Examples
     --------
@@ -88,11 +85,42 @@ class Job:
     """
 
     def __init__(
-        self, directory: JobDir, handle: SupervisorHandle | None = None, *, patience_s: float = GIVE_UP_S
+        self,
+        directory: JobDir,
+        handle: JobHandle | None = None,
+        *,
+        patience_s: float = GIVE_UP_S,
+        is_tied: bool = False,
     ) -> None:
         self._directory = directory
         self._handle = handle
-        self._link = MasterLink(directory, patience_s)
+        self._patience_s = patience_s
+        #: Of a job that is an application of its own; None of any other.
+        self._yarn: YarnJob | None = None
+        self._tied_pid = 0
+        self._where: Whereabouts = OnThisMachine(directory)
+        self._link = MasterLink(directory, self._where, patience_s)
+        self._look_for_application()
+        if is_tied and self._yarn is not None:
+            self._tied_pid = os.getpid()
+            atexit.register(self._end_with_us)
+
+    def _look_for_application(self) -> bool:
+        """Follow the job to YARN, where it has an application by now; return whether that is news."""
+        if self._handle is not None or self._yarn is not None or not self._directory.is_on_yarn():
+            return False
+        from eps.job.yarn.remote import YarnJob
+
+        self._link.close()
+        self._where = self._yarn = YarnJob(self._directory)
+        self._link = MasterLink(self._directory, self._where, self._patience_s)
+        return True
+
+    def _end_with_us(self) -> None:
+        """Have YARN end a job whose client ends without having closed it."""
+        # A process that was forked from this one is not who started it.
+        if self._yarn is not None and self._tied_pid == os.getpid():
+            self._yarn.tell_to_end("its client has ended")
 
     @classmethod
     def start(cls, spec: JobSpec | None = None, *, name: str = "", detach: bool = False, **settings: Any) -> Job:
@@ -140,20 +168,26 @@ class Job:
         The supervisor that is ``warm`` is its own, or ended; by default one that begins now.
         """
         check_backend(request.spec)
+        if request.name and (former := job_dir(request.name)).is_on_yarn():
+            from eps.job.yarn.remote import settle
+
+            # Its files may not go while its application runs.
+            settle(former)
         if request.spec.on == "yarn":
-            from eps.job.yarn.starting import start
+            from eps.job.yarn import within
+            from eps.job.yarn.submit import start
 
             if warm is not None:
                 warm.cancel()
-            return cls(*start(request, tied=not detach, before_data=before_data))
+            if (place := within.here()) is not None:
+                return cls(*place.start(request, before_data))
+            return cls(start(request, before_data), is_tied=not detach)
         # Not needed to look at a job or to change its size, and the slowest import of all.
         # It imports what the job's processes need while this process imports what it needs, and reads the data.
         warm = WarmSupervisor(ENTRY_POINTS) if warm is None else warm
         try:
             from eps.job.launch import start_here
-            from eps.job.yarn.starting import settle_former_of
 
-            settle_former_of(request.name)
             prepared, handle = start_here(request, warm, tied=not detach, before_data=before_data)
         except BaseException:
             warm.cancel()
@@ -197,34 +231,47 @@ class Job:
         StorageError
             Its directory cannot be used.
         """
-        directory = find_job(name)
-        on_yarn = is_on_yarn(directory)
-        if on_yarn and warm is not None:
-            warm.cancel()
-        warm = None if on_yarn else WarmSupervisor(ENTRY_POINTS) if warm is None else warm
-        check: Callable[[JobSpec], None] | None = None
-        try:
-            if on_yarn:
-                from eps.job.yarn.former import settle_former
-                from eps.job.yarn.starting import check_prepared as check
-
-                settle_former(directory)
-            from eps.job.resume import prepare_resume
-
-            resumed = prepare_resume(name, workers, servers, python, check)
-            if on_begin is not None:
-                on_begin(resumed.describe(), resumed.warnings)
-            if warm is None:
-                from eps.job.yarn.starting import start_prepared
-
-                handle = start_prepared(resumed.prepared, tied=not detach)
-            else:
-                handle = resumed.prepared.start(tied=not detach, warm=warm)
-        except BaseException:
+        directory = find_directory(name)
+        if is_on_yarn(directory):
             if warm is not None:
                 warm.cancel()
+            return cls._resume_on_yarn(directory, (workers, servers, python), on_begin, is_tied=not detach)
+        warm = WarmSupervisor(ENTRY_POINTS) if warm is None else warm
+        try:
+            from eps.job.resume import prepare_resume
+
+            resumed = prepare_resume(name, workers, servers, python)
+            if on_begin is not None:
+                on_begin(resumed.describe(), resumed.warnings)
+            handle = resumed.prepared.start(tied=not detach, warm=warm)
+        except BaseException:
+            warm.cancel()
             raise
         return cls(resumed.prepared.directory, handle)
+
+    @classmethod
+    def _resume_on_yarn(
+        cls,
+        directory: JobDir,
+        size_and_python: tuple[int, int, str],
+        on_begin: Callable[[str, Sequence[str]], None] | None,
+        *,
+        is_tied: bool,
+    ) -> Job:
+        from eps.job.resume import prepare_resume
+        from eps.job.yarn import within
+        from eps.job.yarn.remote import settle
+        from eps.job.yarn.submit import check_prepared, start_prepared
+
+        place = within.here()
+        settle(directory)
+        resumed = prepare_resume(directory.name, *size_and_python, check_prepared if place is None else None)
+        if on_begin is not None:
+            on_begin(resumed.describe(), resumed.warnings)
+        if place is not None:
+            return cls(directory, place.start_prepared(resumed.prepared))
+        start_prepared(resumed.prepared)
+        return cls(directory, is_tied=is_tied)
 
     @classmethod
     def find(cls, name: str) -> Job:
@@ -235,13 +282,11 @@ class Job:
         JobNotFoundError
             There is none.
         """
-        directory = find_job(name)
-        if directory.is_running() or directory.settle().yarn.application is None:
-            return cls(directory)
-        from eps.job.yarn.former import look_after
-
-        # The application may well run, where only who attended to it here was ended.
-        return cls(directory, look_after(directory))
+        directory = find_directory(name)
+        if not directory.is_running():
+            # Of one whose supervisor was killed nobody has noted the end.
+            directory.settle()
+        return cls(directory)
 
     @classmethod
     def attach(cls, name: str) -> Job:
@@ -272,7 +317,7 @@ class Job:
     @property
     def running(self) -> bool:
         """True while any of it runs."""
-        return self._directory.is_running()
+        return self._where.is_running()
 
     # ---- what it does
 
@@ -289,11 +334,14 @@ class Job:
     def _status(self, timeout_s: float) -> dict[str, Any]:
         what, until_s = f"status of job {self.name!r}", time.monotonic() + timeout_s
         while True:
-            if (waiting := waiting_status(self._directory)) is not None and self.running:
+            if (waiting := self._where.waiting()) is not None:
                 return waiting
             try:
                 reply = self._link.call("Status", pb.StatusRequest(), what, timeout_s, waits=False)
             except JobFinishedError:
+                # It may have been submitted since.
+                if self._look_for_application():
+                    continue
                 return ended_status(self._directory)
             if reply is not None:
                 return _object(reply.status_json)
@@ -319,16 +367,19 @@ class Job:
     def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
         """Wait until the job and all its processes have ended; return its report, whose ``state`` says how.
 
+        On YARN its results are fetched then.
+
         Raises
         ------
         DeadlineError
             It has not ended within ``timeout_s`` seconds.
         StorageError
-            As of :meth:`report`.
+            As of :meth:`report` and :meth:`fetch`.
         """
         wait_for(lambda: not self.running, timeout_s, f"the end of job {self.name!r}")
         if self._handle is not None:
             self._handle.wait(KILL_TIMEOUT_S)
+        self.fetch()
         # Where its supervisor was killed outright, and could not tidy up.
         self._directory.settle()
         return self.report()
@@ -347,6 +398,28 @@ class Job:
             raise PlanError(f"job {self.name!r} runs: it has no report yet")
         return ended_report(self._directory)
 
+    def fetch(self, tell: Callable[[str], None] = lambda text: None) -> None:
+        """Bring what an ended job on YARN has left to this machine; harmless when repeated, and for any other job.
+
+        Report and model come into the job's directory, and from there to where a detached job was to bring them.
+
+        Parameters
+        ----------
+        tell : callable
+            Called with a sentence before what may take long.
+
+        Raises
+        ------
+        PlanError
+            It still runs.
+        StorageError
+            Its folder on the cluster cannot be read, or the results not be written.
+        """
+        if self.running:
+            raise PlanError(f"job {self.name!r} runs: its results are there when it has ended")
+        if self._yarn is not None:
+            self._yarn.fetch(tell)
+
     def export(self, path: str | Path) -> None:
         """Copy the trained model to ``path``, which may be on HDFS.
 
@@ -355,6 +428,8 @@ class Job:
         StorageError
             There is none, or ``path`` cannot be written.
         """
+        if not self.running:
+            self.fetch()
         copy_result(self._directory.model, location(path), f"job {self.name!r} has no trained model")
 
     # ---- changes of size (EPS section 5.2)
@@ -388,7 +463,6 @@ class Job:
         request_id: str = "",
         on_news: Callable[[ChangeRecord], None] | None = None,
         manager: str = "",
-        for_queue: bool = False,
     ) -> ChangeRecord:
         """Change the job's size.
 
@@ -405,8 +479,6 @@ class Job:
             Called with the change whenever there may be news of it.
         manager : str
             Who asks, where the job's size is a scheduler's to decide.
-        for_queue : bool
-            Another application of the job's queue needs the room: what is removed is lent, what is added is taken back.
 
         Returns
         -------
@@ -421,7 +493,7 @@ class Job:
             The master does not answer.
         """
         change = change_of(operation, count_or_names)
-        reply = self._ask(change, request_id or uuid.uuid4().hex, manager=manager, for_queue=for_queue)
+        reply = self._ask(change, request_id or uuid.uuid4().hex, manager=manager)
         record = self.plan(reply.plan_id)
         if not wait:
             return record
@@ -546,9 +618,50 @@ class Job:
         """
         if not self.running:
             return
-        end_job(self._directory, reason, timeout_s, tell)
+        if not self._end_in_order(reason, timeout_s):
+            if self._yarn is None:
+                self._end_here(timeout_s)
+                self._look_for_application()
+            if self._yarn is not None:
+                self._yarn.kill(reason, timeout_s, tell)
         if self._handle is not None:
             self._handle.wait(timeout_s)
+
+    def _end_in_order(self, reason: str, timeout_s: float) -> bool:
+        """Have the job master end the job, with a report; return whether it has ended in time."""
+        link = MasterLink(self._directory, self._where, give_up_s=0.0)
+        try:
+            request = pb.KillRequest(reason=reason)
+            if link.call("Kill", request, f"kill job {self.name!r}", timeout_s=2.0, waits=False) is not None:
+                wait_for(lambda: not self.running, timeout_s, f"the end of job {self.name!r}")
+        except EpsError:
+            # A master that is not up is ended by who stands for the job.
+            pass
+        finally:
+            link.close()
+        return not self.running
+
+    def _end_here(self, timeout_s: float) -> None:
+        """End a job of this machine by its supervisor, unless it turns out to be submitted to YARN."""
+        job, what, told = self._directory, f"the end of job {self.name!r}", False
+
+        def has_ended_or_gone() -> bool:
+            nonlocal told
+            # Who submits a job to YARN notes its application at any moment.
+            if job.is_on_yarn() or not job.is_running():
+                return True
+            # Again until it is told: a supervisor that has just been started cannot be found yet.
+            told = told or kill_supervisor(job)
+            return not job.is_running()
+
+        try:
+            wait_for(has_ended_or_gone, timeout_s, what)
+        except DeadlineError as error:
+            if not told:
+                raise DeadlineError(f"{error}; {BEING_STARTED.format(name=self.name)}") from None
+            # It hangs, or was stopped.
+            kill_supervisor(job, signal.SIGKILL)
+            wait_for(has_ended_or_gone, timeout_s, what)
 
     def kill_at_once(self) -> bool:
         """End the supervisor, and with it all other processes, without asking; for a job that this object started.
@@ -556,21 +669,40 @@ class Job:
         Returns
         -------
         bool
-            Whether it has ended: on YARN that cannot be done at once, and who attends to the job goes on with it.
+            Whether it has ended: YARN is told to end an application, and takes its time.
         """
+        if self._yarn is not None:
+            self._untie()
+            self._yarn.tell_to_end("ended at once")
+            return False
         if self._handle is not None and self._handle.poll() is None:
-            if application_id_of(self._directory):
-                self._handle.leave()
-                return False
-            os.kill(self._handle.pid, signal.SIGKILL)
+            self._handle.kill()
             self._handle.wait(KILL_TIMEOUT_S)
         return True
 
     def close(self) -> None:
-        """Let go of the job: one that is tied to this process is ended, any other goes on.  Harmless when repeated."""
-        self._link.close()
-        if self._handle is not None:
-            self._handle.close()
+        """Let go of the job: one that is tied to this process is ended, any other goes on.  Harmless when repeated.
+
+        Raises
+        ------
+        EpsError
+            A tied one cannot be ended.
+        """
+        try:
+            if self._handle is not None:
+                self._handle.close()
+            if self._yarn is not None and self._untie() and self.running:
+                self._yarn.kill("its client is gone", KILL_TIMEOUT_S)
+        finally:
+            self._link.close()
+            if self._yarn is not None:
+                self._yarn.close()
+
+    def _untie(self) -> bool:
+        """Let an application outlive this process; return whether it would not have."""
+        was_tied, self._tied_pid = self._tied_pid == os.getpid(), 0
+        atexit.unregister(self._end_with_us)
+        return was_tied
 
     def __enter__(self) -> Job:
         return self
@@ -628,55 +760,28 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def end_job(job: JobDir, reason: str, timeout_s: float, tell: Callable[[str], None]) -> None:
-    """End a job that runs; parameters and errors as of :meth:`Job.kill`."""
-    what = f"the end of job {job.name!r}"
-    with suppress(EpsError):
-        # A master that is up ends the job in order, with a report; one that is not is ended by who stands for the job.
-        link = MasterLink(job, give_up_s=0.0)
-        try:
-            request = pb.KillRequest(reason=reason)
-            if link.call("Kill", request, f"kill job {job.name!r}", timeout_s=2.0, waits=False) is not None:
-                wait_for(lambda: not job.is_running(), timeout_s, what)
-        finally:
-            link.close()
-    told = is_wished = False
+def find_directory(name: str) -> JobDir:
+    """Return the directory of a job that runs or has run; one that was lost is made again from the job's cluster.
 
-    def has_ended_or_is_on_yarn() -> bool:
-        nonlocal told, is_wished
-        # Who submits a job to YARN notes its application at any moment; who attends to it then is not to be ended.
-        if application_id_of(job) or not job.is_running():
-            return True
-        # Again until it is told: a supervisor that has just been started cannot be found yet.
-        told = told or kill_supervisor(job)
-        if not told and not is_wished:
-            is_wished = _wish_no_submission(job, reason)
-        return not job.is_running()
+    The cluster is that of ``HADOOP_CONF_DIR``: without it nobody is asked.
 
+    Raises
+    ------
+    ConfigError
+        No job can have that name.
+    JobNotFoundError
+        There is none: the message says what YARN has of that name.
+    StorageError
+        The directory cannot be made again.
+    """
     try:
-        wait_for(has_ended_or_is_on_yarn, timeout_s, what)
-    except DeadlineError as error:
-        if not told:
-            raise DeadlineError(f"{error}; {BEING_STARTED.format(name=job.name)}") from None
-        if not application_id_of(job):
-            # It hangs, or was stopped.
-            kill_supervisor(job, signal.SIGKILL)
-        wait_for(has_ended_or_is_on_yarn, timeout_s, what)
-    if job.is_running():
-        from eps.job.yarn.ending import end_application
+        return find_job(name)
+    except JobNotFoundError as error:
+        if not os.environ.get("HADOOP_CONF_DIR"):
+            raise
+        from eps.job.yarn.elsewhere import restore
 
-        end_application(job, reason, timeout_s, tell)
-
-
-def _wish_no_submission(job: JobDir, reason: str) -> bool:
-    """Have a job end that is being submitted to YARN, by whoever does that; return whether it is one."""
-    with suppress(StorageError):
-        if is_on_yarn(job):
-            from eps.job.yarn.ending import wish
-
-            wish(job, "", reason)
-            return True
-    return False
+        return restore(name, error)
 
 
 class SpareSupervisor:

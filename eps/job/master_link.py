@@ -1,4 +1,4 @@
-"""A client's line to a job master: found by the job's directory, found again when the master has moved."""
+"""A client's line to a job master: found where the job runs, found again when the master has moved."""
 
 from __future__ import annotations
 
@@ -10,21 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
 from eps.core.types import Address
 from eps.errors import JobFinishedError, PeerUnavailableError
-from eps.job.status import (
-    WAITING_STATES,
-    application_id_of,
-    fetched_of,
-    is_waiting,
-    silence_of,
-    waiting_status,
-    without_figures,
-)
+from eps.job.status import UNREACHABLE, WAITING_STATES, without_figures
 from eps.net.calls.call import call, channel, error_of
 from eps.net.security.credentials import Security
 from eps.pb import control_pb2 as pb
@@ -59,24 +51,62 @@ class Progress:
     history: tuple[dict[str, Any], ...] = ()
 
 
+class Whereabouts(Protocol):
+    """Where a job runs, as its clients see it: on this machine, or as an application of YARN."""
+
+    def is_running(self) -> bool:
+        """Return whether any of the job runs, or may."""
+
+    def address(self) -> Address | None:
+        """Return where the job master listens; None where none does."""
+
+    def waiting(self) -> dict[str, Any] | None:
+        """Return the status of a job that waits for its cluster, as ``eps status --json`` prints it; None of others."""
+
+    @property
+    def application_id(self) -> str:
+        """By which name YARN knows the job; empty where it does not run there."""
+
+
+class OnThisMachine:
+    """A job whose supervisor is a process of this machine: its lock and ``master.json`` say all."""
+
+    application_id = ""
+
+    def __init__(self, job: JobDir) -> None:
+        self._job = job
+
+    def is_running(self) -> bool:
+        """As of :class:`Whereabouts`."""
+        return self._job.is_running()
+
+    def address(self) -> Address | None:
+        """As of :class:`Whereabouts`."""
+        record = read_json(self._job.master_json)
+        return None if record is None else Address(str(record["host"]), int(record["port"]))
+
+    def waiting(self) -> None:
+        """As of :class:`Whereabouts`."""
+
+
 class MasterLink:
     """Calls to the master of one job; safe to repeat where the master may not have got the first one.
 
     Parameters
     ----------
     job : JobDir
+    where : Whereabouts
     give_up_s : float, seconds
         How long to look for a master that does not answer.
     """
 
-    def __init__(self, job: JobDir, give_up_s: float = GIVE_UP_S) -> None:
+    def __init__(self, job: JobDir, where: Whereabouts, give_up_s: float = GIVE_UP_S) -> None:
         self._job = job
+        self._where = where
         self._give_up_s = give_up_s
         self._address: Address | None = None
         self._channel: grpc.Channel | None = None
         self._told_silence = ""
-        #: When it is told that what the job has left is fetched, which may take no time at all; None before it is seen.
-        self._fetching_told_s: float | None = None
 
     def call(self, method: str, request: Any, what: str, timeout_s: float = 60.0, *, waits: bool = True) -> Any:
         """Call a unary method, again while the master cannot be reached.
@@ -108,8 +138,8 @@ class MasterLink:
         is_patient : bool
             Of a job on YARN: a master that does not answer is waited for as long as YARN says that it runs, for YARN
             ends one that says nothing to it either.  One that was started again answers when it has read its log: a
-            client that gives up before that would end the job, where that is tied to it.  Not for who has others
-            waiting for the job's room: there may be a master that never can be reached from here.
+            client that gives up before that would end the job, which it has started.  Not for who has others waiting
+            for the job's room: there may be a master that never can be reached from here.
 
         Raises
         ------
@@ -117,7 +147,7 @@ class MasterLink:
             The job runs, but its master did not answer for ``give_up_s``, and is not waited for with patience.
         """
         what = f"watch job {self._job.name!r}"
-        patience_s = math.inf if is_patient and application_id_of(self._job) else self._give_up_s
+        patience_s = math.inf if is_patient and self._where.application_id else self._give_up_s
         ended = False
         while not ended:
             yield from self._waits()
@@ -152,34 +182,21 @@ class MasterLink:
     def _waits(self) -> Iterator[Progress]:
         """Yield what is waited for, whenever that changes, until there is a job master or the job has ended."""
         said = ""
-        while (status := waiting_status(self._job)) is not None and self._job.is_running():
+        while (status := self._where.waiting()) is not None and self._where.is_running():
             if status["reason"] != said:
                 said = status["reason"]
                 yield Progress(status)
             time.sleep(WAITING_POLL_S)
 
     def answers(self) -> bool:
-        """Return whether the job's cluster answers, as far as anybody knows; say once where it does not.
-
-        Where a job has ended, and what it has left takes long to fetch, that is said as well.
-        """
-        if not self._job.is_running():
-            return True
-        self._look_for_fetching()
-        silence = silence_of(self._job)
+        """Return whether the job's cluster answers, as far as anybody knows; say once where it does not."""
+        waiting = self._where.waiting()
+        silence = str(waiting["reason"]) if waiting is not None and waiting["state"] == UNREACHABLE else ""
         if silence and silence != self._told_silence:
             # It says since when: the next one is another.
             self._told_silence = silence
             logger.warning("job %r: %s", self._job.name, silence)
         return not silence
-
-    def _look_for_fetching(self) -> None:
-        fetched, now_s = fetched_of(self._job), time.monotonic()
-        if fetched and self._fetching_told_s is None:
-            self._fetching_told_s = now_s + NOTICED_S
-        elif fetched and self._fetching_told_s is not None and now_s > self._fetching_told_s:
-            self._fetching_told_s = math.inf
-            logger.warning("job %r: %s", self._job.name, fetched)
 
     def close(self) -> None:
         """Close the connection; harmless when repeated."""
@@ -203,12 +220,13 @@ class MasterLink:
                 self._forget()
                 # Not from the beginning: an attempt may have waited for long before the master was lost.
                 since_s = time.monotonic() if since_s is None else since_s
-            if is_waiting(self._job):
+            is_waiting = self._where.waiting() is not None
+            if is_waiting:
                 # No fault of anybody's: its cluster has no room yet, or starts its master again.
                 began_s, since_s = time.monotonic(), None
-            if not self._job.is_running():
+            if not self._where.is_running():
                 raise JobFinishedError(f"{what}: job {self._job.name!r} has ended") from unreachable
-            if not waits and is_waiting(self._job):
+            if not waits and is_waiting:
                 return None
             self.answers()
             patience_s = self._give_up_s if since_s is None else next_master_s
@@ -234,19 +252,17 @@ class MasterLink:
 
     def _likely_reason(self) -> str:
         """Return why the master of a job on YARN may say nothing, as the end of a sentence; empty for any other."""
-        application_id = application_id_of(self._job)
-        if not application_id:
+        if not self._where.application_id:
             return ""
         return (
-            f"; by YARN's word application {application_id} runs: a master that was started again answers when it "
-            "has read its log, and waits for HDFS where that does not answer"
+            f"; by YARN's word application {self._where.application_id} runs: a master that was started again answers "
+            "when it has read its log, and waits for HDFS where that does not answer"
         )
 
     def _stub(self) -> JobMasterStub | None:
-        record = read_json(self._job.master_json)
-        if record is None:
+        address = self._where.address()
+        if address is None:
             return None
-        address = Address(str(record["host"]), int(record["port"]))
         if address != self._address:
             self._forget()
         if self._channel is None:

@@ -84,7 +84,7 @@ def prepare_resume(
     ResourceError
         Its containers cannot be had: the Docker engine does not answer.
     StorageError
-        Its directory cannot be read or written, or what it has left on its cluster was not fetched.
+        Its directory cannot be read or written, .
     """
     make_home()
     directory = find_job(name)
@@ -93,8 +93,6 @@ def prepare_resume(
     except JobExistsError:
         raise JobExistsError(RUNS.format(name=name)) from None
     try:
-        # Whoever wants the end of the job from now on wants that of this run.
-        directory.ending_json.unlink(missing_ok=True)
         return _prepare(directory, lock, workers, servers, python, check)
     except BaseException:
         lock.close()
@@ -105,12 +103,6 @@ def _prepare(
     directory: JobDir, lock: JobLock, workers: int, servers: int, python: str, check: Callable[[JobSpec], None] | None
 ) -> Resumed:
     former, damage = _former(directory)
-    if former.end is not None and former.end.yarn.unfetched is not None:
-        # A model may be among it: by its master's word it may have finished.
-        raise StorageError(
-            f"job {directory.name!r} can be resumed when what it has left on its cluster was fetched, or what of that "
-            f"cannot be read was removed: {former.end.reason}"
-        )
     check_unfinished(directory.name, former.end)
     if former.runtime is None:
         raise PlanError(f"job {directory.name!r} was never started: it has no {directory.job_json.name}")

@@ -20,16 +20,16 @@ from eps.storage.record import End, Record
 
 #: A job whose master cannot be asked, nor the cluster that knows where it is.
 UNREACHABLE = "unreachable"
-#: A job that has ended on its cluster, while what it has left there is brought here.
-FETCHING = "fetching"
 #: States of a job that nobody knows to train.
-WAITING_STATES = ("starting", UNREACHABLE, FETCHING)
+WAITING_STATES = ("starting", UNREACHABLE)
 #: Why nothing is known of a job that was there, nor can it be resumed.
 REMOVED = "its folder {path} was removed while it ran: nothing of it is left to go on with"
-#: As of a job whose supervisor was killed; one on YARN needs no process here to go on.
-UNATTENDED = "who attended to it here was ended, and its application may run: eps status {name} finds that out"
+#: Of a job on YARN, where only what is on this machine is looked at.
+ELSEWHERE = "its application may run: eps status {name} asks its cluster"
 #: Why a job cannot be resumed.
 RUNS = "job {name!r} is running: only a job that has stopped can be resumed"
+#: Shows what the containers of an application that has ended wrote, where its cluster keeps that.
+LOGS_COMMAND = "yarn logs -applicationId {}"
 #: Why nobody could be told that a job is to end, and what to do.
 BEING_STARTED = "another process still starts it: end that one, or run eps kill {name} again later"
 #: How long something lasts, and a temporary file, which has another name with every try.
@@ -59,7 +59,7 @@ def status_of(directory: JobDir, record: Record) -> dict[str, Any]:
     """Return as :func:`ended_status` what a record says, where it is read already."""
     end = record.end
     if end is None:
-        end = End(UNREACHABLE, UNATTENDED.format(name=directory.name))
+        end = End(UNREACHABLE, ELSEWHERE.format(name=directory.name))
         report = readable(directory.report)
         if "state" in report:
             end = End(str(report["state"]), str(report.get("reason", "")))
@@ -101,8 +101,8 @@ def _at_end(name: str, settings: Mapping[str, Any], end: End) -> dict[str, Any]:
         "name": name,
         "state": state,
         "reason": reason,
-        "as_of_s": end.yarn.seen_s if end.yarn.progress else None,
-        "clock": report.get("clock", round(end.yarn.progress * iterations)),
+        "as_of_s": None,
+        "clock": report.get("clock", 0),
         "iterations": iterations,
         "membership_version": membership[-1].get("version", 0),
         "workers": len(membership[-1].get("workers", ())),
@@ -147,11 +147,8 @@ def check_stopped(directory: JobDir) -> None:
 
 
 def check_unfinished(name: str, end: End | None) -> None:
-    """Refuse to resume a job that has finished; raises as :func:`check_stopped`.
-
-    What one on YARN has left may still be fetched, before anybody knows what it is.
-    """
-    if end is not None and end.yarn.unfetched is None and end.state == "finished":
+    """Refuse to resume a job that has finished; raises as :func:`check_stopped`."""
+    if end is not None and end.state == "finished":
         raise JobFinishedError(f"job {name!r} has finished: there is nothing to resume")
 
 
@@ -166,7 +163,6 @@ def ended_report(directory: JobDir) -> dict[str, Any]:
     report = read_json(directory.report)
     if report is not None:
         return dict(report)
-    directory.check_fetched()
     status = ended_status(directory)
     if status["state"] == "finished":
         raise StorageError(f"job {directory.name!r} has finished, but has no report: {directory.report} is missing")
@@ -182,33 +178,28 @@ def ended_report(directory: JobDir) -> dict[str, Any]:
     }
 
 
-def waiting_status(directory: JobDir) -> dict[str, Any] | None:
-    """Return the status of a job whose master does not listen, and may not for long; None where nothing is awaited.
+def waiting_status(directory: JobDir, state: str, reason: str, clock: int, as_of_s: float | None) -> dict[str, Any]:
+    """Return the status of a job whose master does not listen, in the form of a running one's.
 
-    ``reason`` says what for: a queue, a node.  Where its cluster does not answer, its state is :data:`UNREACHABLE`, and
-    ``as_of_s`` says when it was known last how far it is.  One that has ended is :data:`FETCHING`.
+    Parameters
+    ----------
+    directory : JobDir
+    state : str
+        One of :data:`WAITING_STATES`.
+    reason : str
+        What it waits for: a queue, a node.
+    clock : int
+        How far it was when that was known last.
+    as_of_s : float, seconds of Unix time
+        When that was; None where it is so now.
     """
-    record = _readable(directory)
-    waiting, settings = record.yarn.waiting, record.spec
-    if waiting is None:
-        return None
-    is_silent, is_fetching = bool(waiting.get("is_silent")), bool(waiting.get("is_fetching"))
-    clock = round(float(waiting.get("progress", 0.0)) * int(settings.get("iterations", 0)))
-    known = status_of(directory, record)
-    # Of one that has ended the report may be here already.
-    is_old = is_silent or (is_fetching and not directory.report.exists())
-    clock, reason = max(known["clock"], clock), str(waiting.get("reason", ""))
-    if clock > 0 and not is_silent and not is_fetching:
-        # Its members wait for the next master, and train no further than they were allowed to.
-        reason = f"it was at clock {clock}, and its job master is started again" + (f": {reason}" if reason else "")
+    settings = _readable(directory).spec
     return {
-        **known,
-        "state": UNREACHABLE if is_silent else FETCHING if is_fetching else "starting",
-        "reason": reason,
+        **_at_end(directory.name, settings, End(state, reason)),
         "clock": clock,
         "workers": settings.get("workers", 0),
         "servers": settings.get("servers", 0),
-        "as_of_s": float(waiting.get("seen_s", 0.0)) if is_old else None,
+        "as_of_s": as_of_s,
     }
 
 
@@ -222,35 +213,15 @@ def is_on_yarn(directory: JobDir) -> bool:
     return _readable(directory).runs_on == "yarn"
 
 
-def is_waiting(directory: JobDir) -> bool:
-    """Return whether the master of a job does not listen for now, and is waited for."""
-    return _readable(directory).yarn.waiting is not None
-
-
 def with_application(directory: JobDir, status: dict[str, Any]) -> dict[str, Any]:
     """Return a status that also says by which name YARN knows the job, where it is one on YARN."""
     application_id = application_id_of(directory)
     return {**status, "application_id": application_id} if application_id else status
 
 
-def silence_of(directory: JobDir) -> str:
-    """Return since when the cluster of a job that runs has not answered, in words; empty where none is known not to."""
-    return _reason_where(directory, "is_silent")
-
-
-def fetched_of(directory: JobDir) -> str:
-    """Return what is fetched of a job that has ended on its cluster, as a sentence; empty where nothing is."""
-    return _reason_where(directory, "is_fetching")
-
-
 def without_figures(text: str) -> str:
     """Return what is told without what changes with every look at what lasts: its figures, names of temporary files."""
     return _FIGURES.sub("", text)
-
-
-def _reason_where(directory: JobDir, kind: str) -> str:
-    waiting = _readable(directory).yarn.waiting or {}
-    return str(waiting.get("reason", "")) if waiting.get(kind) else ""
 
 
 def _readable(directory: JobDir) -> Record:

@@ -173,7 +173,7 @@ class Master:
         self._ended: e.EndJob | None = None
         beat_s = runtime.spec.member_timeout_s / BEATS
         self._pulse = Pulse(self._beat, min(BEAT_S, beat_s))
-        self._job = LoggedJob(runtime, job_dir, log, announcements.generation, resources.adopted, self._pulse)
+        self._job = LoggedJob(runtime, job_dir, log, announcements.generation, resources.adopt, self._pulse)
         self.events = Events()
         state, put = self._job.state, self.events.put
         self._notes = records.Notes(job_dir)
@@ -193,7 +193,8 @@ class Master:
             put,
         )
         self._sessions = Sessions(put, runtime.to_json(), state.masters, beat_s=beat_s)
-        self._containers = Containers(resources, runtime.spec, str(server.address), put, self._sessions)
+        address = str(server.address)
+        self._containers = Containers(resources, runtime.spec, address, put, self._sessions, self._job.adopted)
         self._requests = Requests(runtime, self._job, put)
         service = JobMasterService(self._requests, self.status, put, runtime.manager)
         self._face = Face(server, announcements, service)
@@ -361,24 +362,59 @@ class Master:
 
 def run(context: ContainerContext, watch: Callable[[Job, bool], None] | None = None) -> int:
     """Run the job master's process; ``watch`` as of :class:`Master`."""
+    prepare_process()
+    job_dir = JobDir(context.job_dir)
+    assert context.supervisor_fd is not None
+    most = Runtime.of_job(job_dir).spec.max_containers
+    supervisor = LocalResourceManager(context.supervisor_fd, most, context.running)
+    try:
+        return serve(job_dir, supervisor, context.entry_points, watch)
+    finally:
+        supervisor.close()
+
+
+def prepare_process() -> None:
+    """Prepare a process for job masters."""
     set_up_logging()
     tune_malloc()
     raise_descriptor_limit()
-    job_dir = JobDir(context.job_dir)
+
+
+def serve(
+    job_dir: JobDir,
+    supervisor: ResourceManager,
+    entry_points: Mapping[str, str],
+    watch: Callable[[Job, bool], None] | None = None,
+    made: Callable[[Master], None] = lambda master: None,
+) -> int:
+    """Run a job's master on this thread; return the job's exit code.
+
+    Parameters
+    ----------
+    job_dir : JobDir
+    supervisor : ResourceManager
+        Hears that the master lives and how the job ended; not closed.
+    entry_points : mapping
+        Role -> ``module:function``.
+    watch : callable, optional
+        As of :class:`Master`.
+    made : callable
+        Called with the master before it serves.
+    """
     runtime = Runtime.of_job(job_dir)
-    assert context.supervisor_fd is not None
-    supervisor = LocalResourceManager(context.supervisor_fd, runtime.spec.max_containers, context.running)
     supervisor.beat(NO_NEWS, START_PATIENCE_S)
-    resources: ResourceManager = supervisor
+    resources = supervisor
     try:
-        resources = open_resources(runtime.spec, runtime.dataset_dir, job_dir, supervisor, context.entry_points)
+        resources = open_resources(runtime.spec, runtime.dataset_dir, job_dir, supervisor, entry_points)
         security = Security.of_job(job_dir.path)
         server, announcements = open_place(job_dir, security)
-        return Master(runtime, job_dir, resources, security, watch, server=server, announcements=announcements).run()
+        master = Master(runtime, job_dir, resources, security, watch, server=server, announcements=announcements)
+        made(master)
+        return master.run()
     except (StorageError, ResourceError, ConfigError) as error:
         logger.exception("M cannot go on")
         resources.end_job(1, str(JobState.FAILED), f"the job master cannot go on: {error}")
         return 1
     finally:
-        resources.close()
-        supervisor.close()
+        if resources is not supervisor:
+            resources.close()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from eps.cluster.api import (
@@ -49,6 +49,8 @@ class Containers:
     put : callable
         Takes events; never blocks.
     sessions : Sessions
+    adopted : iterable of str
+        Containers that run already.
     """
 
     def __init__(
@@ -58,10 +60,11 @@ class Containers:
         address: str,
         put: Callable[..., None],
         sessions: Sessions,
+        adopted: Iterable[str],
     ) -> None:
         self._resources, self._spec, self._address = resources, spec, address
         self._put, self._sessions = put, sessions
-        self._there = set(resources.adopted)
+        self._there = set(adopted)
         #: The job has ended: nothing is heard of any more once all containers have.
         self._ends = False
 

@@ -266,10 +266,15 @@ class LoggedJob:
         Restores the state where another process was master before this one.
     generation : int
         Of the master that was announced last; 0 where none was.
-    adopted : mapping
-        Containers that run already.
+    adopt : callable
+        As of :class:`~eps.cluster.api.ResourceManager`.
     pulse : Pulse
         Beats while the log waits for the disk.
+
+    Attributes
+    ----------
+    adopted : mapping
+        Containers that ran already -> pid.
 
     Raises
     ------
@@ -283,7 +288,7 @@ class LoggedJob:
         job_dir: JobDir,
         log: StateLog,
         generation: int,
-        adopted: Mapping[str, int],
+        adopt: Callable[[Mapping[str, int]], Mapping[str, int]],
         pulse: Pulse,
     ) -> None:
         self.log = log
@@ -295,19 +300,20 @@ class LoggedJob:
         #: What is to be done before the first event.
         self.first_commands: list[e.Command]
         restored = log.restore()
+        self.adopted = adopt({} if restored is None else restored.state.members.pids())
         if restored is not None:
-            self._take_over(restored, generation, adopted)
-        elif adopted:
+            self._take_over(restored, generation)
+        elif self.adopted:
             raise StorageError(f"{job_dir.state}: containers run, but nothing was logged")
         else:
             self._begin(runtime, job_dir, generation)
 
-    def _take_over(self, restored: Restored, generation: int, adopted: Mapping[str, int]) -> None:
+    def _take_over(self, restored: Restored, generation: int) -> None:
         logger.info("M takes over: %d events, %.3f s after the last", restored.num_events, restored.away_s)
         self._started_s -= restored.now_s + restored.away_s
         self.state = restored.state
         # One before may have been announced that could log nothing; a generation is used once.
-        event = e.MasterRestarted(max(self.state.masters.generation, generation) + 1, adopted)
+        event = e.MasterRestarted(max(self.state.masters.generation, generation) + 1, self.adopted)
         self.log.record(event, self.now())
         self.first_commands = self.state.step(event, self.now())
 

@@ -34,7 +34,6 @@ PUSHES = ("auto", "dense", "changes")
 WIRES = ("float32", "float16")
 #: Where the processes of a job can run.
 BACKENDS = ("local", "docker", "yarn")
-YARN_CLIENTS = ("auto", "java", "rest")
 EXECUTIONS = ("guaranteed", "opportunistic")
 ROLES = ("worker", "server", "master")
 #: Largest bound of ssp; whoever wants more wants asp.
@@ -50,6 +49,12 @@ MOST_NUMBER = 2**63 - 1
 DEFAULT_PARTITIONS = 12
 
 _EVERY = re.compile(r"(\d+)(s?)", re.ASCII)
+#: What may be done with an application of YARN.
+ACCESSES = ("view", "modify")
+#: As YARN names resources: ``yarn.io/gpu``.
+_RESOURCE = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]*/)?[A-Za-z][\w.-]*", re.ASCII)
+#: Resources that have settings of their own.
+_SIZES = {"memory": "memory_mb", "memory-mb": "memory_mb", "vcores": "vcores", "cpu": "vcores"}
 
 
 def _option(default: Any, help_text: str, **extra: Any) -> Any:
@@ -186,7 +191,10 @@ class JobSpec:
         metavar="PART",
     )
     at: tuple[str, ...] = _option(
-        (), "K:CHANGE asks for a change when clock K is complete, as in 40:add-workers=2", group="size"
+        (),
+        "K:CHANGE asks for a change when clock K is complete, as in 40:add-workers=2",
+        group="size",
+        metavar="K:CHANGE",
     )
     # What survives.
     checkpoint_every: str = _option(
@@ -221,7 +229,27 @@ class JobSpec:
     vcores: str = _option(
         "1", "cores of a container: one number, or by role, as in 1,server=2", group="cluster", metavar="N|ROLE=N"
     )
+    resource: tuple[str, ...] = _option(
+        (),
+        "yarn: of another resource, how much a container has, as in yarn.io/gpu=1; or of a role, as in "
+        "worker=yarn.io/gpu=1",
+        group="cluster",
+        metavar="[ROLE=]NAME=N",
+    )
     queue: str = _option("default", "yarn: queue of the application", group="cluster", metavar="NAME")
+    priority: int = _option(
+        -1, "yarn: priority of the application in its queue, higher goes first; default: the queue's", group="cluster"
+    )
+    lifetime_s: float = _option(
+        0.0, "yarn: seconds from the submission after which YARN ends the application; 0: never", group="cluster"
+    )
+    acl: tuple[str, ...] = _option(
+        (),
+        "yarn: who else may view or modify the application, where the cluster checks that: users joined by commas, and "
+        "groups after a blank, as in view=ann,bob or 'modify=ann operators'",
+        group="cluster",
+        metavar="view|modify=WHO",
+    )
     tags: str = _option("", "yarn: tags of the application, joined by commas", group="cluster", metavar="TAGS")
     label: str = _option(
         "",
@@ -247,13 +275,6 @@ class JobSpec:
         "yarn: folder of the cluster's file system for the files of jobs; default: .eps in the user's home folder",
         group="cluster",
         metavar="URL",
-    )
-    yarn_client: str = _option(
-        "auto",
-        "yarn: who asks the cluster: java (Hadoop's own client), rest (its web interfaces, without Java) or auto (java "
-        "where the cluster wants Kerberos, else rest)",
-        group="cluster",
-        metavar="NAME",
     )
     container_timeout_s: float = _option(
         0.0,
@@ -364,7 +385,6 @@ class JobSpec:
         for name, known in (
             ("optimizer", OPTIMIZERS), ("normalize", NORMALIZATIONS), ("on_divergence", ("stop", "continue")),
             ("push", PUSHES), ("van", VANS), ("wire", WIRES), ("on", BACKENDS),
-            ("yarn_client", YARN_CLIENTS),
         ):  # fmt: skip
             value = getattr(self, name)
             if value not in known:
@@ -425,13 +445,64 @@ class JobSpec:
             raise ConfigError(f"start_with is {self.start_with}, but must be from 0 to 1")
         if not 0 < self.engine_timeout_s < float("inf"):
             raise ConfigError(f"engine_timeout_s is {self.engine_timeout_s}, but must be above 0 and finite")
-        for name in ("container_timeout_s", "grow_back_s"):
+        for name in ("container_timeout_s", "grow_back_s", "lifetime_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} is {getattr(self, name)}, but must be at least 0 and finite")
+        if not -1 <= self.priority < 1 << 31:
+            raise ConfigError(f"priority is {self.priority}, but must be 0 to {(1 << 31) - 1}, or -1: the queue's own")
+        self.resources_of(ROLES[0])
+        self.access()
         if self.by_role("execution", "master") == "opportunistic":
             raise ConfigError(
                 "execution of the master is opportunistic, but YARN starts application masters as guaranteed"
             )
+
+    def resources_of(self, role: str) -> tuple[tuple[str, int], ...]:
+        """Return what a container of a role has beside memory and cores, as (name, number), by name.
+
+        Raises
+        ------
+        ConfigError
+            ``resource`` cannot be read, or names a resource that has a setting of its own.
+        """
+        for_all: dict[str, int] = {}
+        for_role: dict[str, int] = {}
+        for text in self.resource:
+            head, _, rest = text.partition("=")
+            whose = head if head in ROLES else ""
+            name, _, number = (rest if whose else text).partition("=")
+            if name in _SIZES:
+                raise ConfigError(f"resource is {text!r}, but of {name} the setting {_SIZES[name]} says how much")
+            count = whole_number(number)
+            if not _RESOURCE.fullmatch(name) or count is None or count > MOST_NUMBER:
+                raise ConfigError(
+                    f"resource is {text!r}, but must be NAME=N or ROLE=NAME=N with a whole number N, as in "
+                    f"yarn.io/gpu=1; roles are {', '.join(ROLES)}"
+                )
+            if whose in ("", role):
+                (for_role if whose else for_all)[name] = count
+        return tuple(sorted((name, count) for name, count in {**for_all, **for_role}.items() if count))
+
+    def access(self) -> dict[str, str]:
+        """Return ``view`` and ``modify``, as far as they are given -> users and groups, as YARN writes them.
+
+        Raises
+        ------
+        ConfigError
+            ``acl`` cannot be read.
+        """
+        found: dict[str, str] = {}
+        for text in self.acl:
+            access, _, who = text.partition("=")
+            if access not in ACCESSES or not who.strip() or who.count(" ") > 1 or not who.isprintable():
+                raise ConfigError(
+                    f"acl is {text!r}, but must be view=WHO or modify=WHO: users joined by commas, then, after a "
+                    "blank, groups joined by commas; * is everybody"
+                )
+            if access in found:
+                raise ConfigError(f"acl says twice who may {access} the application: {found[access]!r} and {who!r}")
+            found[access] = who
+        return found
 
     @property
     def uses_tls(self) -> bool:

@@ -12,7 +12,6 @@
         ├── job.json              the record: what was asked, where the job runs, how it ended; see eps.storage.record
         ├── master.json           where the job master listens; there only while the job runs, as is
         ├── status.json           how far the job was a second ago
-        ├── ending.json           {"reason", ...}: a job on YARN is to end; see eps.job.yarn.ending
         ├── journal.jsonl         what the job master decided
         ├── state/                what the job master needs to be started again
         ├── logs/                 one file per process
@@ -196,8 +195,6 @@ class JobDir:
     status_json = _File("status.json")
     #: Room for the record of the end where the disk is full by then; there only while the job runs.
     reserve = _File("reserve")
-    #: That a job on YARN is to end, until it has; see :mod:`eps.job.yarn.ending`.
-    ending_json = _File("ending.json")
     #: What the job master decided.
     journal = _File("journal.jsonl")
     #: What the job master needs to be started again: its state and the events since.
@@ -301,21 +298,15 @@ class JobDir:
         with suppress(OSError), self.reserve.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
-    def close(self, end: End, pid: int = 0) -> Record:
+    def close(self, end: End) -> Record:
         """Note how the job ended, and remove what only a running job has; the caller holds the job's lock.
-
-        Parameters
-        ----------
-        end : End
-        pid : int
-            The process that goes on to attend to it; 0 for none.
 
         Raises
         ------
         StorageError
             The record cannot be read, or not be written.
         """
-        record = replace(_closed(self, self.record(), end), pid=pid)
+        record = _closed(self, self.record(), end)
         # Before the sockets: a client that finds where the master listened finds a socket there.
         with suppress(OSError):
             self.master_json.unlink()
@@ -345,7 +336,6 @@ class JobDir:
         if former is None:
             return None
         write_record(self.job_json, former)
-        self.ending_json.unlink(missing_ok=True)
         return former.end
 
     def settle(self) -> Record:
@@ -395,38 +385,17 @@ class JobDir:
         return None if record.end is not None and record.end.is_lost and self.is_running() else record.end
 
     def check_fetched(self) -> None:
-        """Refuse a job that has finished while what it has left is on its cluster only.
+        """Refuse a job that has finished while its model is on its cluster only.
 
         Raises
         ------
         StorageError
-            It could not be fetched: the message says why, and what to do.
+            It is; or the record cannot be read.
         """
-        ended = self.ended()
-        if ended is not None and ended.state == "finished" and ended.yarn.unfetched is not None:
-            raise StorageError(f"job {self.name!r}: {ended.reason}")
-
-    def is_forgotten(self) -> bool:
-        """Return whether a job counts as ended only because YARN did not know its application any more: it may run.
-
-        Raises
-        ------
-        StorageError
-            Its record cannot be read.
-        """
-        ended = self.ended()
-        return ended is not None and ended.yarn.is_forgotten
-
-    def is_settled(self) -> bool:
-        """Return whether it needs no attendant any more: it has ended, and what it has left is here.
-
-        Raises
-        ------
-        StorageError
-            Its record cannot be read.
-        """
-        ended = self.ended()
-        return ended is not None and ended.yarn.unfetched is None
+        if is_unfetched(self.record()):
+            raise StorageError(
+                f"job {self.name!r} has finished, and its model is on its cluster: eps fetch {self.name}"
+            )
 
     def is_on_yarn(self) -> bool:
         """Return whether it has, or had, an application on YARN; also where its record is damaged: False then."""
@@ -457,6 +426,12 @@ class JobDir:
             return self.token.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise StorageError(f"{self.token}: cannot be read: {error}") from error
+
+
+def is_unfetched(record: Record) -> bool:
+    """Return whether a job on YARN has finished, and its model is on its cluster only."""
+    is_finished = record.end is not None and record.end.state == "finished"
+    return is_finished and not record.yarn.is_fetched and bool((record.yarn.application or {}).get("shared"))
 
 
 def readable(path: Path) -> Mapping[str, Any]:
@@ -687,7 +662,7 @@ def _make(path: Path) -> None:
 class Worth(StrEnum):
     """What a job that does not run is worth keeping for."""
 
-    #: Its results are on its cluster only; see :class:`eps.storage.record.End`.
+    #: Its model is on its cluster only.
     UNFETCHED = auto()
     RESUMABLE = auto()
     #: Nobody can tell: a file that says so is damaged, or the disk is.
@@ -700,7 +675,7 @@ def worth_of(job: JobDir) -> Worth | None:
         record = job.seen(job.record())
     except StorageError:
         return Worth.UNREADABLE
-    if record.end is not None and record.end.yarn.unfetched is not None:
+    if is_unfetched(record):
         return Worth.UNFETCHED
     if record.runtime is None or (record.end is not None and record.end.state == "finished"):
         return None
@@ -716,7 +691,7 @@ def why_not_replaced(job: JobDir) -> str:
     """Return why no other job takes the place of one that does not run, and what to do; empty where one may."""
     match worth_of(job):
         case Worth.UNFETCHED:
-            return f"left results on its cluster: fetch them (eps status {job.name})"
+            return f"left results on its cluster: fetch them (eps fetch {job.name})"
         case Worth.RESUMABLE:
             return f"stopped before its end: go on with it (eps resume {job.name})"
         case Worth.UNREADABLE:

@@ -1,7 +1,8 @@
 """The record of a job: ``job.json`` in its directory, with what was asked, where it runs, and how it ended.
 
 Only the holder of the job's lock writes it, so there is one writer at a time: the client that prepares the job, then
-the supervisor (on YARN the attendant) that takes the lock over, and after the end whoever resumes or settles the job.
+the supervisor that takes the lock over, and after the end whoever resumes or settles the job.  Of a job on YARN the
+record is a pointer: which application it is, and its folder on the cluster; its end is noted when it is first seen.
 What a running master changes every second is in files of its own (``master.json``, ``status.json``), there only while
 the job runs: at the end the figures of the report, or else of the last status, become part of the record.  So all that
 is said of a job that has ended is in the record alone, and its other files hold results: report, model, checkpoints,
@@ -25,7 +26,7 @@ from eps.errors import StorageError
 from eps.storage.atomic import CHECKSUM, checksum, read_json, with_checksum, write_bytes_atomic
 
 #: Of the form of the file.
-VERSION = 2
+VERSION = 3
 #: Why a job ended whose supervisor was killed before it could note the end.
 NO_WORD = "its supervisor ended without a word"
 
@@ -35,24 +36,11 @@ class Phase(StrEnum):
 
     #: A client makes it ready, and starts its processes.
     PREPARED = auto()
-    #: On YARN: the ResourceManager may have its application, of which no master has begun yet.
+    #: On YARN: the ResourceManager may have its application.
     SUBMITTED = auto()
-    #: A supervisor or an attendant stands for it.
+    #: A supervisor stands for it.
     RUNNING = auto()
     ENDED = auto()
-
-
-@dataclass(frozen=True)
-class YarnEnd:
-    """What is known besides of how a job on YARN ended; of any other job nothing."""
-
-    #: Its results are on its cluster only: why it ended, by YARN's word.
-    unfetched: str | None = None
-    #: The ResourceManager had lost its application, which may run.
-    is_forgotten: bool = False
-    #: Where its master left no report: how far it was by YARN's word, and when that was.
-    progress: float = 0.0
-    seen_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -64,9 +52,8 @@ class End:
     exit_code: int = 1
     #: When, in seconds of Unix time.
     time_s: float = 0.0
-    #: Its supervisor was killed, as with the machine: no process has seen how it ended.
+    #: No process has seen how it ended: its supervisor was killed, or YARN has forgotten its application.
     is_lost: bool = False
-    yarn: YarnEnd = YarnEnd()
     #: What its master has reported, of history and memberships the last; empty where it could not report.
     report: Mapping[str, Any] = field(default_factory=dict)
     #: The status that a master which could not report wrote last.
@@ -85,8 +72,8 @@ class YarnPart:
     shared: str = ""
     #: Of a job that shares an application: where it asks for containers, and the host by which they reach it.
     broker: Mapping[str, Any] | None = None
-    #: Why its master does not listen, or what is fetched.
-    waiting: Mapping[str, Any] | None = None
+    #: Its model, too, is here.
+    is_fetched: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,7 +87,7 @@ class Record:
     runtime: Mapping[str, Any] | None = None
     #: Where its report and model are to go; see :mod:`eps.spec.results`.
     results: Mapping[str, Any] = field(default_factory=dict)
-    #: The supervisor or attendant of a job that runs; 0 until it can be sent a signal.
+    #: The supervisor of a job that runs; 0 until it can be sent a signal.
     pid: int = 0
     #: What it has on YARN.
     yarn: YarnPart = YarnPart()
@@ -131,9 +118,8 @@ class Record:
         return self.yarn.application is not None and self.phase in (Phase.SUBMITTED, Phase.RUNNING)
 
     def ended(self, end: End) -> Record:
-        """Return the record of a job that has ended; whether it had begun may be found out when its results come."""
-        former = self.former if end.yarn.unfetched is not None else None
-        return self.changed({"waiting": None}, phase=Phase.ENDED, pid=0, end=end, former=former)
+        """Return the record of a job that has ended."""
+        return self.changed(phase=Phase.ENDED, pid=0, end=end, former=None)
 
     def changed(self, yarn: Mapping[str, Any] | None = None, **changes: Any) -> Record:
         """Return the record with other fields; ``yarn`` has those of its part on YARN."""
@@ -161,7 +147,7 @@ class Record:
         more = dict(values)
         more["phase"] = Phase(more["phase"])
         if "end" in more:
-            more["end"] = End(**{**more["end"], "yarn": YarnEnd(**more["end"]["yarn"])})
+            more["end"] = End(**more["end"])
         if "yarn" in more:
             more["yarn"] = YarnPart(**more["yarn"])
         if "former" in more:

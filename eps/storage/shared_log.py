@@ -90,8 +90,11 @@ class SharedLog:
     Made by :meth:`open`.
     """
 
-    def __init__(self, storage: LogStorage, folder: str, on_superseded: Callable[[], None]) -> None:
+    def __init__(
+        self, storage: LogStorage, folder: str, on_superseded: Callable[[], None], marks_gaps: bool = True
+    ) -> None:
         self._storage = storage
+        self._marks_gaps = marks_gaps
         self._on_superseded = on_superseded
         self._files = LogFolder(storage, folder)
         #: As a person would look for it.
@@ -109,7 +112,12 @@ class SharedLog:
 
     @classmethod
     def open(
-        cls, storage: LogStorage, folder: str, on_superseded: Callable[[], None], then: LogStorage | None = None
+        cls,
+        storage: LogStorage,
+        folder: str,
+        on_superseded: Callable[[], None],
+        then: LogStorage | None = None,
+        marks_gaps: bool = True,
     ) -> SharedLog:
         """Open the log in ``folder``, which need not be there.
 
@@ -121,6 +129,8 @@ class SharedLog:
             Called when another master has opened the log: this process is not the master any more, and must end.
         then : LogStorage, optional
             The same store for all that follows, with less patience: whoever begins can wait, whoever is at work cannot.
+        marks_gaps : bool
+            False where nothing is done about a record before it is written: none is ever missing then.
 
         Raises
         ------
@@ -129,7 +139,7 @@ class SharedLog:
         StorageError
             It cannot be read or written.
         """
-        log = cls(storage, folder, on_superseded)
+        log = cls(storage, folder, on_superseded, marks_gaps)
         for _ in range(MOST_FENCES):
             if log._recover():
                 log._storage = then or storage
@@ -276,6 +286,8 @@ class SharedLog:
         raise StorageError(self.error)
 
     def _mark_gap(self) -> None:
+        if not self._marks_gaps:
+            return
         with suppress(StorageError):
             self._storage.mark(self._files.path("gap", self._number))
 

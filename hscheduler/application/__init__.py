@@ -1,5 +1,5 @@
-"""A sweep that is one application of YARN: the scheduler is its master, and the jobs' processes are in its containers.
+"""H-scheduler on YARN: one application, whose master is the scheduler; the jobs' processes are in its containers.
 
-``orders``, ``inputs`` and ``submit`` are the client's way to the application, ``follow`` shows it; ``am`` is the
-application's master, ``ends`` and ``mirror`` keep in the cluster's file system what outlives it.
+``orders`` is what travels there, ``submit`` and ``follow`` are the client's side, ``am`` is the application's master.
+What the next attempt of it needs is its scheduler's record (:mod:`hscheduler.record.log`).
 """

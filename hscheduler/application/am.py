@@ -1,9 +1,10 @@
-"""``python -m hscheduler.application.am``: the master of the application that a whole sweep is.
+"""``python -m hscheduler.application.am``: the master of the application that H-scheduler on YARN is.
 
-It is the service of ``hscheduler serve`` with one sweep, whose jobs are within this application
-(:mod:`eps.job.yarn.within`): containers that YARN grants, as far as the scheduler does.  An attempt that is lost
-takes its jobs along.  The next one has the journal of the scheduler from the cluster's file system, and begins the
-trials that were not over again from their checkpoints: under BSP they end with the same bits.
+It is the service of ``hscheduler serve``, whose jobs are within this application (:mod:`eps.job.yarn.within`):
+containers that YARN grants, as far as the scheduler does.  It ends with the one sweep that it was submitted with, or
+has none and is open to clients until YARN ends it.  An attempt that is lost takes its jobs along.  The next one has the
+record of the scheduler in the cluster's file system, and begins the jobs that were not over again from their
+checkpoints: under BSP they end with the same bits.
 
 Source: EPS §5.1 (the scheduler starts jobs and changes their size).  Deviation: one application is all of them.
 """
@@ -14,42 +15,59 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from eps.cluster.broker.service import Broker
 from eps.cluster.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
 from eps.cluster.yarn.attempt import Yarn, begin, end, leave
 from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
+from eps.cluster.yarn.proxied import ProxiedServer
 from eps.cluster.yarn.resources import Place, YarnResourceManager
 from eps.errors import ConfigError, EpsError, ResourceError, StorageError
 from eps.job.yarn import within
-from eps.job.yarn.sweeps import said_end
+from eps.job.yarn.sweeps import report_file, said_end
 from eps.net.security.credentials import TlsFiles
+from eps.spec.job_spec import JobSpec
 from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
+from eps.storage.jobdir import find_job
 from eps.storage.locations import RemotePath, open_storage
+from eps.storage.shared_log import LogStorage
 from eps.system.home import make_private
-from hscheduler.application.ends import Ends
-from hscheduler.application.mirror import STATE, Mirror, restore
-from hscheduler.application.orders import SERVICE_FILE, SWEEP, SWEEP_FOLDER, SweepOrders
-from hscheduler.application.page import ApplicationPage
-from hscheduler.live.on_yarn import container_settings
+from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Phase
+from hscheduler.core.ledger import Hold
+from hscheduler.core.resources import Role
+from hscheduler.core.state import Scheduler
+from hscheduler.page import LiveReports
+from hscheduler.record.log import LogRecord
 from hscheduler.reports.metrics import metrics_text
 from hscheduler.service.directory import ServiceDir
-from hscheduler.service.main import Service, ServiceSettings
+from hscheduler.service.main import Service
 from hscheduler.spec import Spec
+from hscheduler.yarn.nodes import Machine
 
 logger = logging.getLogger(__name__)
 
 #: Set by a NodeManager: which container this is.
 CONTAINER = "CONTAINER_ID"
+#: Of the shared folder: the record of the scheduler.
+STATE = "scheduler"
 #: Of the container's folder: jobs, prepared data and the scheduler's directory.
 HOME = "home"
-#: How often it is looked whether the sweep has ended.
+#: How often it is looked whether the service is well, and whether its sweep has ended.
 LOOK_S = 0.2
+#: A file system that does not answer is waited for so long; then what is to be recorded waits, and questions do not.
+LOG_PATIENCE_S = 2.0
+#: What jobs have brought is on its way for so long after the last one's end, at most.
+_JOIN_S = 180.0
 
 
 def attempt_of(container: str) -> str:
@@ -66,21 +84,6 @@ def attempt_of(container: str) -> str:
     return f"attempt-{int(parts[-2]):06d}"
 
 
-def settings_of(spec: Spec, policy: str, host: str) -> ServiceSettings:
-    """Return the settings of a service that runs one sweep as it would run by itself."""
-    cluster, sweep = spec.cluster, spec.sweep
-    return ServiceSettings(
-        policy=policy,
-        nodes=cluster.nodes,
-        vcores=cluster.vcores,
-        memory=cluster.memory,
-        seed=sweep.seed,
-        kill_restart_s=max(0.0, sweep.kill_restart_s),
-        job_settings=container_settings(cluster),
-        host=host,
-    )
-
-
 def service_directory(folder: Path) -> ServiceDir:
     """Make the directory of the scheduler in a container's folder, with the certificates that were brought there.
 
@@ -92,103 +95,247 @@ def service_directory(folder: Path) -> ServiceDir:
     directory = ServiceDir(folder / HOME / "hscheduler")
     try:
         make_private(directory.tls)
-        for name, content in TlsFiles.within(folder / SWEEP_FOLDER).contents().items():
+        for name, content in TlsFiles.within(folder / SERVICE_FOLDER).contents().items():
             write_bytes_atomic(directory.tls / name, content)
     except OSError as error:
         raise StorageError(f"{error.filename}: {error.strerror}") from error
     return directory
 
 
-class Application:
-    """One attempt of a sweep's application.
+@dataclass(frozen=True)
+class _EndedJob:
+    """A job that has ended."""
+
+    name: str
+    sweep: str
+    #: Which start of it.
+    run: object
+    has_failed: bool
+
+
+class Ends:
+    """Carries out what an application's scheduler decides: who may have how many containers, and who has ended.
 
     Parameters
     ----------
-    sweep : SweepOrders
-    resources : YarnResourceManager
     broker : Broker
     place : within.Place
     shared : Storage
-        The application's folder in the cluster's file system.
-    host : str
-        By which clients and YARN's proxy reach this process.
-    viewer : str or None
-        Who is shown the page, as of :func:`eps.cluster.yarn.proxied.viewer_of`.
-    attempt : str
+        Where what jobs have brought is left, and the report of a sweep as often as one of its jobs has ended.
+    """
+
+    def __init__(self, broker: Broker, place: within.Place, shared: Storage) -> None:
+        self._broker, self._place, self._shared = broker, place, shared
+        #: Job of the scheduler -> its name; known when the scheduler is.
+        self._name_of: Callable[[str], str] | None = None
+        #: Sweep -> its report.
+        self._report: Callable[[str], Mapping[str, Any]] | None = None
+        #: Job of the scheduler -> which start of it trains.
+        self._runs: dict[str, object | None] = {}
+        #: Name of a job that has ended -> which start of it, and why what it has brought is not left (yet).
+        self._unleft: dict[str, tuple[object, str]] = {}
+        self._lock = threading.Lock()
+        self._ended: SimpleQueue[_EndedJob | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="ends of jobs", daemon=True)
+        self._thread.start()
+
+    def begin(
+        self, name_of: Callable[[str], str], report: Callable[[str], Mapping[str, Any]], state: Scheduler
+    ) -> None:
+        """Grant from now on what the scheduler has granted; on its thread."""
+        self._report = report
+        self._name_of = name_of
+        self._lease(name_of, state)
+
+    def take(self, now_s: float, event: e.Event, commands: list[e.Command], state: Scheduler) -> None:
+        """Take an event and what it brought about, with the state as it is now; on the scheduler's thread."""
+        if self._name_of is None or (isinstance(event, e.Iterated) and not commands):
+            return
+        self._lease(self._name_of, state)
+        if isinstance(event, e.MembersFound):
+            self._runs[event.job_id] = self._place.run_of(self._name_of(event.job_id))
+        elif isinstance(event, e.JobEnded):
+            name, run = self._name_of(event.job_id), self._runs.pop(event.job_id, None)
+            if run is None and any(isinstance(command, e.JobOver) for command in commands):
+                # It never trained; nor is it begun again, as one may be by now that has only stopped.
+                run = self._place.run_of(name)
+            if run is not None:
+                with self._lock:
+                    self._unleft[name] = run, "its turn did not come"
+                sweep = state.jobs[event.job_id].request.sweep
+                self._ended.put(_EndedJob(name, sweep, run, event.phase is Phase.FAILED))
+
+    def close(self) -> dict[str, str]:
+        """Return when all that has ended so far is left in the cluster's file system: of which jobs it is not, and why.
+
+        What takes too long is among them.
+        """
+        self._ended.put(None)
+        self._thread.join(_JOIN_S)
+        if self._thread.is_alive():
+            logger.warning("H what jobs have brought is not left within %g s", _JOIN_S)
+        with self._lock:
+            return {name: why for name, (_, why) in self._unleft.items()}
+
+    def _lease(self, name_of: Callable[[str], str], state: Scheduler) -> None:
+        ledger = state.ledger
+        held = (
+            container
+            for container in ledger.all()
+            if container.role is not Role.MASTER and ledger.hold(container.container_id) is not Hold.PROMISED
+        )
+        self._broker.lease(Counter(name_of(container.job_id) for container in held))
+
+    def _serve(self) -> None:
+        while (ended := self._ended.get()) is not None:
+            name, run = ended.name, ended.run
+            try:
+                # One that begins again meanwhile has a directory of that name, and a start of its own.
+                self._place.end(name, run)
+                if self._place.run_of(name) is None:
+                    self._place.leave(find_job(name), logs=ended.has_failed)
+                self._note(name, run, "")
+            except (EpsError, RuntimeError) as error:
+                self._note(name, run, str(error))
+                logger.warning("H what %s has brought is not left: %s", name, error)
+            try:
+                self.leave_report(ended.sweep)
+            except (EpsError, RuntimeError) as error:
+                logger.warning("H the report of sweep %s so far is not left: %s", ended.sweep, error)
+
+    def _note(self, name: str, run: object, why: str) -> None:
+        """Note whether what a start of a job has brought is left; another one since then is not meant."""
+        with self._lock:
+            if name not in self._unleft or self._unleft[name][0] is not run:
+                return
+            if why:
+                self._unleft[name] = run, why
+            else:
+                del self._unleft[name]
+
+    def leave_report(self, sweep: str) -> Mapping[str, Any]:
+        """Leave the report of a sweep as it is now; return it.
+
+        Raises
+        ------
+        StorageError
+            It cannot be written.
+        RuntimeError
+            The scheduler has ended.
+        """
+        assert self._report is not None
+        report = self._report(sweep)
+        with self._shared.write(report_file(sweep)) as file:
+            file.write(json.dumps(report).encode("utf-8"))
+        return report
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where one attempt of an application runs."""
+
+    #: By which clients, containers and YARN's proxy reach this process.
+    host: str
+    #: Of the container.
+    folder: Path
+    #: The application's folder in the cluster's file system.
+    shared: LogStorage
+    #: Returns the cluster's machines of any state; raises an EpsError where YARN does not answer.
+    machines: Callable[[], Sequence[Machine]]
+    #: Who is shown the page, as of :func:`eps.cluster.yarn.proxied.viewer_of`.
+    viewer: str | None
+    attempt: str
+    #: :attr:`shared`, as the record is written while the service runs: with less patience; default: as it is.
+    at_work: LogStorage | None = None
+
+
+class Application:
+    """One attempt of an application.
+
+    Parameters
+    ----------
+    orders : ServiceOrders
+    resources : YarnResourceManager
+    broker : Broker
+    place : within.Place
+    around : Surroundings
     """
 
     def __init__(
         self,
-        sweep: SweepOrders,
+        orders: ServiceOrders,
         resources: YarnResourceManager,
         broker: Broker,
         place: within.Place,
-        shared: Storage,
-        host: str,
-        viewer: str | None,
-        attempt: str,
+        around: Surroundings,
     ) -> None:
-        self._tables, self._spec = dict(sweep.tables), Spec.of(sweep.tables)
-        self._settings = settings_of(self._spec, sweep.policy, host)
-        self._resources, self._broker, self._place = resources, broker, place
-        self._shared, self._host, self._viewer, self._attempt = shared, host, viewer, attempt
-        self._ends = Ends(broker, place, shared)
+        self._orders = orders
+        self._resources, self._broker, self._place, self._around = resources, broker, place, around
+        self._ends = Ends(broker, place, around.shared)
+        #: Set when the next attempt has begun: this one is to end, and to leave everything to that.
+        self.superseded = threading.Event()
         self._look = threading.Event()
 
     def run(self, directory: ServiceDir) -> tuple[int, str, str]:
-        """Run the sweep to its end; return how it ended, as :func:`outcome_of`.
+        """Run the sweep to its end; return how it ended, as :func:`outcome_of`.  Without one it does not end.
 
         Raises
         ------
         EpsError
             It cannot go on.
         """
-        if restore(directory.path, self._shared, self._attempt):
+        around = self._around
+        record = LogRecord(around.shared, STATE, directory.path / "rows.sqlite", self.superseded.set, around.at_work)
+        if record.header is not None:
             names = self._place.restore()
-            logger.warning("H takes over: trials that were not over begin again, of %d that had begun", len(names))
+            logger.warning("H takes over: jobs that were not over begin again, of %d that had begun", len(names))
+        settings = replace(self._orders.settings, host=around.host)
         with ExitStack() as stack:
-            service = stack.enter_context(Service(directory, self._settings, self._ends.take))
+            service = stack.enter_context(Service(directory, settings, self._ends.take, around.machines, record))
             scheduler = service.scheduler
-            stack.callback(Mirror(directory.path, self._shared, self._attempt).close)
-            scheduler.ask(lambda: self._ends.begin(scheduler.name_of, self._reporter(service), scheduler.state))
-            page = ApplicationPage(
-                self._host,
-                lambda: {scheduler.settings.policy: service.sweeps.report("")},
-                lambda: metrics_text(service.observer.view.look()),
-                self._viewer,
-            )
+            scheduler.ask(lambda: self._ends.begin(scheduler.name_of, service.sweeps.report, scheduler.state))
+            page = page_of(service, around.host, around.viewer)
             stack.callback(page.close)
+            # YARN's proxy shows it as the tracking URL.
             self._resources.show_page(page.url)
-            service.sweeps.run(SWEEP, self._tables)
-            self._say_where(service)
+            if self._orders.sweep is not None:
+                service.sweeps.run(SWEEP, self._orders.sweep)
+            with around.shared.write(SERVICE_FILE) as file:
+                place = {"host": service.address.host, "port": service.address.port}
+                file.write(json.dumps(place).encode("ascii"))
             self._wait(service)
             unleft = self._ends.close()
-            report = service.sweeps.report(SWEEP)
-            self._ends.leave_report(report)
+            report = self._ends.leave_report(SWEEP)
         return outcome_of(report, unleft)
 
-    def _reporter(self, service: Service) -> Callable[[], dict[str, Any]]:
-        return lambda: service.sweeps.report(SWEEP)
-
-    def _say_where(self, service: Service) -> None:
-        with self._shared.write(SERVICE_FILE) as file:
-            file.write(json.dumps({"host": service.address.host, "port": service.address.port}).encode("ascii"))
-
     def _wait(self, service: Service) -> None:
-        trials = self._spec.sweep.trials
-        while not service.sweeps.has_ended(SWEEP):
+        """Wait for the end of the sweep; without one for ever."""
+        trials = None if self._orders.sweep is None else Spec.of(self._orders.sweep).sweep.trials
+        while trials is None or not service.sweeps.has_ended(SWEEP):
             try:
                 service.scheduler.check()
             except RuntimeError as error:
                 raise ResourceError(str(error)) from error
             if self._broker.gone:
                 raise ResourceError(self._broker.gone)
-            over = sum(each.is_over for each in service.scheduler.submissions(SWEEP))
-            self._resources.fraction_done = min(1.0, over / trials)
+            if self.superseded.is_set():
+                raise ResourceError("another attempt of this application has taken over")
+            if trials is not None:
+                over = sum(each.is_over for each in service.scheduler.look_ups.submissions(SWEEP))
+                self._resources.fraction_done = min(1.0, over / trials)
             self._look.wait(LOOK_S)
         why = service.sweeps.states().get(SWEEP, "")
         if why != "ended":
             raise ResourceError(f"the sweep cannot go on: {why}")
+
+
+def page_of(service: Service, host: str, viewer: str | None) -> ProxiedServer:
+    """Serve a service's page to YARN's proxy, by relative links; parameters as of :class:`ProxiedServer`."""
+    pages = LiveReports(
+        lambda: {service.scheduler.settings.policy: service.sweeps.report("")},
+        lambda: metrics_text(service.observer.view.look()),
+    ).pages
+    return ProxiedServer(host, pages, viewer)
 
 
 def outcome_of(report: Mapping[str, Any], unleft: Mapping[str, str]) -> tuple[int, str, str]:
@@ -198,7 +345,7 @@ def outcome_of(report: Mapping[str, Any], unleft: Mapping[str, str]) -> tuple[in
     ----------
     report : mapping
     unleft : mapping
-        As of :meth:`~hscheduler.application.ends.Ends.close`: without the best trial's model it has failed.
+        As of :meth:`Ends.close`: without the best trial's model it has failed.
     """
     if report["best"] is None:
         return 1, "failed", "no trial finished"
@@ -209,29 +356,34 @@ def outcome_of(report: Mapping[str, Any], unleft: Mapping[str, str]) -> tuple[in
     return 0, "finished", f"{report['completed']} of {len(report['trials'])} trials finished"
 
 
-def run(orders: MasterOrders, sweep: SweepOrders, host: str, folder: Path) -> int:
+def run(orders: MasterOrders, host: str, folder: Path) -> int:
     """Run the application on Hadoop's YARN; return the exit code.
 
     Raises
     ------
     EpsError
-        It cannot begin, or nobody could be told of its end: YARN tries it again.
+        It cannot begin, or YARN could not be told of its end: YARN tries it again.
     """
     # Whoever only looks into this module needs no Java.
+    from eps.cluster.yarn.hadoop.client import HadoopClient
+    from eps.cluster.yarn.hadoop.files import HadoopFiles
+    from eps.cluster.yarn.log_storage import HadoopLogStorage
     from eps.hadoop.session import HadoopSession
+    from hscheduler.live.yarn_nodes import machines_of
 
-    shared = open_storage(orders.shared)
-    return serve(orders, sweep, host, folder, Yarn.of_hadoop(HadoopSession()), shared)
+    service = ServiceOrders.read(folder / SERVICE_FOLDER)
+    session = HadoopSession()
+    # With Kerberos it speaks for its user by a delegation token, which whoever submitted obtained.
+    client = HadoopClient(session)
+    yarn, attempt = Yarn.of_hadoop(session), attempt_of(os.environ.get(CONTAINER, ""))
+    files = HadoopFiles(session)
+    shared = HadoopLogStorage(files, open_storage(orders.shared))
+    at_work = HadoopLogStorage(files, open_storage(orders.shared, patience_s=LOG_PATIENCE_S))
+    around = Surroundings(host, folder, shared, lambda: machines_of(client), yarn.viewer, attempt, at_work)
+    return serve(orders, service, yarn, around)
 
 
-def serve(
-    orders: MasterOrders,
-    sweep: SweepOrders,
-    host: str,
-    folder: Path,
-    yarn: Yarn,
-    shared: Storage,
-) -> int:
+def serve(orders: MasterOrders, service: ServiceOrders, yarn: Yarn, around: Surroundings) -> int:
     """Run the application on whatever is behind the facade; return the exit code.
 
     Where an attempt before has left how the sweep ended, and YARN may not have heard it, that is said once more.
@@ -239,39 +391,34 @@ def serve(
     Parameters
     ----------
     orders : MasterOrders
-    sweep : SweepOrders
-    host : str
-        By which clients and YARN's proxy reach this process.
-    folder : Path
-        Of the container.
+    service : ServiceOrders
     yarn : Yarn
         Both sides are closed when this returns.
-    shared : Storage
-        The application's folder in the cluster's file system.
+    around : Surroundings
 
     Raises
     ------
     EpsError
         As :func:`run`.
     """
-    job = Spec.of(sweep.tables).job_spec()
+    job = JobSpec() if service.sweep is None else Spec.of(service.sweep).job_spec()
     roles: dict[str, RoleTemplate] = {}
     resources = YarnResourceManager(
         yarn.am,
         yarn.nm,
         LaunchTemplate(roles, yarn.credentials),
-        Place(host),
+        Place(around.host),
         limits=yarn.limits(job),
         on_ended=leave,
     )
     try:
-        word = said_end(shared)
+        word = said_end(around.shared)
         if word is not None:
             state, reason, exit_code = word
             end = exit_code, state, reason
             logger.warning("H the sweep has ended before this attempt: %s", reason)
         else:
-            end, is_heard = _to_its_end(orders, sweep, host, yarn.viewer, folder, resources, roles, shared)
+            end, is_heard = _to_its_end(orders, service, around, resources, roles)
             if not is_heard:
                 return end[0]
         resources.end_job(*end)
@@ -282,39 +429,36 @@ def serve(
 
 def _to_its_end(
     orders: MasterOrders,
-    sweep: SweepOrders,
-    host: str,
-    viewer: str | None,
-    folder: Path,
+    service: ServiceOrders,
+    around: Surroundings,
     resources: YarnResourceManager,
     roles: dict[str, RoleTemplate],
-    shared: Storage,
 ) -> tuple[tuple[int, str, str], bool]:
-    """Run the sweep, and leave how it ended; return that, and whether YARN still listens to this attempt."""
-    attempt = attempt_of(os.environ.get(CONTAINER, ""))
-    directory = service_directory(folder)
+    """Run the service, and leave how it ended; return that, and whether YARN still listens to this attempt."""
+    directory = service_directory(around.folder)
     broker = Broker(resources, role_of=within.role_key)
     # Nothing before the scheduler says so.
     broker.lease({})
-    # Its folder is among those of other sweeps, in the folder of all that EPS keeps there.
+    # Its folder is among those of other applications, in the folder of all that EPS keeps there.
     home = RemotePath.parse(orders.shared).parent.parent
-    place = within.Place(orders, home, attempt, host, broker, roles)
+    place = within.Place(orders, home, around.attempt, around.host, broker, roles)
+    application = Application(service, resources, broker, place, around)
     try:
         with within.standing(place):
-            end = Application(sweep, resources, broker, place, shared, host, viewer, attempt).run(directory)
+            end = application.run(directory)
     except EpsError as error:
         logger.exception("H cannot go on")
-        end = 1, "failed", f"the sweep cannot go on: {error}"
-    if broker.gone:
+        end = 1, "failed", f"{'the service' if service.sweep is None else 'the sweep'} cannot go on: {error}"
+    if broker.gone or application.superseded.is_set():
         return end, False
     exit_code, state, reason = end
-    with shared.write(ENDED_FILE) as file:
+    with around.shared.write(ENDED_FILE) as file:
         file.write(json.dumps({"state": state, "exit_code": exit_code, "reason": reason}).encode("utf-8"))
     if state == "finished":
         # Not before: without that word, the next attempt goes on from them.
         with suppress(StorageError):
             for name in (CHECKPOINTS, STATE):
-                shared.remove(name)
+                around.shared.remove(name)
     broker.close()
     return end, True
 
@@ -323,7 +467,7 @@ def main() -> int:
     """Run the application master of the environment; return its exit code."""
     folder = Path.cwd()
     os.environ["EPS_HOME"] = str(folder / HOME)
-    return begin(lambda orders, host: run(orders, SweepOrders.read(folder / SWEEP_FOLDER), host, folder))
+    return begin(lambda orders, host: run(orders, host, folder))
 
 
 if __name__ == "__main__":

@@ -1,20 +1,17 @@
-"""From a sweep's file to one application on YARN."""
+"""From a sweep's file, or a service's settings, to an application on YARN."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
-import logging
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from eps.cluster.yarn.application import Application
-from eps.cluster.yarn.checks import Cluster, check_job
-from eps.cluster.yarn.clients import client_kind
+from eps.cluster.yarn.checks import Cluster, check_file_systems, check_job, file_systems_of, home_of
 from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.shipping import packed
-from eps.cluster.yarn.staging import check_file_systems, file_systems_of, home_of
 from eps.cluster.yarn.types import LocalFile, Resource, Submission, Visibility
 from eps.errors import ConfigError
 from eps.hadoop.conf import HadoopConf
@@ -31,48 +28,73 @@ from eps.net.security.credentials import TlsFiles
 from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath
-from hscheduler.application.inputs import staged
-from hscheduler.application.orders import APPLICATION_TYPE, SWEEP_FILE, SWEEP_FOLDER, SweepOrders
+from hscheduler.application.orders import (
+    ORDERS_FILE,
+    SERVICE_FOLDER,
+    SERVICE_TYPE,
+    SWEEP_TYPE,
+    ServiceOrders,
+    staged,
+)
 from hscheduler.live.checks import working
-from hscheduler.spec import Spec, memory_mb
+from hscheduler.live.on_yarn import container_settings
+from hscheduler.service.main import ServiceSettings
+from hscheduler.spec import ClusterSpec, Spec, memory_mb
 
-logger = logging.getLogger(__name__)
-
-#: Of the application's master: what it needs itself, Java included, and what the master of each job needs, in MiB.
-BASE_MB, JOB_MB = 640, 128
-#: Where neither the sweep nor its file says when jobs write checkpoints.
-CHECKPOINT_EVERY = "30s"
+#: Of the application's master: what it needs itself, with Java and room for models that are being exported, and what
+#: each job adds, in MiB.  Measured: 3.5 in the process of its master, 1.2 in the scheduler's
+#: (benchmarks/yarn/masters.py).
+BASE_MB, JOB_MB = 896, 8
 MODULE = "hscheduler.application.am"
-#: Folder in the cluster's file system, beside those of jobs: one folder for each sweep.
+#: Folder in the cluster's file system, beside those of jobs: one folder for each application.
 SWEEPS = "sweeps"
 
 
-def most_at_once(spec: Spec) -> int:
-    """Return how many trials may run at the same time: as many as the sweep allows, and as fit the cluster."""
-    cluster, limit = spec.cluster, spec.sweep.trials
-    if spec.sweep.parallelism:
-        limit = min(limit, spec.sweep.parallelism)
+def most_at_once(cluster: ClusterSpec, limit: int | None = None) -> int:
+    """Return how many jobs may run at the same time: as many as fit the cluster, and no more than ``limit``."""
     # One has its master, a worker and a server at least, and no container is smaller than those.
     containers = cluster.nodes * (cluster.vcores // cluster.container_vcores)
-    return max(1, min(limit, containers // 3))
+    fit = max(1, containers // 3)
+    return fit if limit is None else max(1, min(limit, fit))
 
 
-def master_resource(spec: Spec, granted: Resource | None = None) -> Resource:
+def trials_at_once(spec: Spec) -> int:
+    """Return how many trials a sweep runs at the same time at most."""
+    trials, parallelism = spec.sweep.trials, spec.sweep.parallelism
+    return most_at_once(spec.cluster, min(trials, parallelism) if parallelism else trials)
+
+
+def master_resource(cluster: ClusterSpec, jobs: int, granted: Resource | None = None) -> Resource:
     """Return the container of the application's master, which the masters of all jobs are in.
 
     It has what the scheduler counts for one job's master at least, so that it never plans with what this takes.
 
     Parameters
     ----------
-    spec : Spec
+    cluster : ClusterSpec
+    jobs : int
+        That run at the same time.
     granted : Resource, optional
         The largest container that YARN grants; default: as large as a node.
     """
-    size, largest = spec.cluster.container(), memory_mb(spec.cluster.memory)
+    size, largest = cluster.container(), memory_mb(cluster.memory)
     if granted is not None:
         largest = min(largest, granted.memory_mb)
-    wanted = BASE_MB + JOB_MB * most_at_once(spec)
-    return Resource(min(largest, max(size.memory_mb, wanted)), size.vcores)
+    return Resource(min(largest, max(size.memory_mb, BASE_MB + JOB_MB * jobs)), size.vcores)
+
+
+def settings_of(spec: Spec, policy: str) -> ServiceSettings:
+    """Return the settings of a service that runs one sweep as it would run by itself."""
+    cluster, sweep = spec.cluster, spec.sweep
+    return ServiceSettings(
+        policy=policy,
+        nodes=cluster.nodes,
+        vcores=cluster.vcores,
+        memory=cluster.memory,
+        seed=sweep.seed,
+        kill_restart_s=max(0.0, sweep.kill_restart_s),
+        job_settings=container_settings(cluster),
+    )
 
 
 def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, conf: HadoopConf) -> Application:
@@ -103,32 +125,70 @@ def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, con
     """
     # Whoever has placed it has told the user.
     job, cluster = spec.job_spec(), Cluster(client, warns=False)
-    queue = cluster.queue(job.queue)
-    resource = master_resource(spec, None if queue is None else queue.largest)
-    working(spec, lambda job: check_job(cluster, dataclasses.replace(job, memory_mb=_sizes(job, resource))))
+    resource = _master_in(cluster, job, spec.cluster, trials_at_once(spec))
+    working(spec, lambda job: check_job(cluster, _with_master(job, resource)))
     check_file_systems(conf, job, client)
+    tables, models = staged(spec.tables(), home_of(conf, job, client) / "cache")
+    orders = ServiceOrders(settings_of(spec, policy), tables)
+    return _submit(orders, job, resource, directory, client, conf, models)
+
+
+def submit_service(
+    settings: ServiceSettings, job: JobSpec, cluster: ClusterSpec, directory: JobDir, client: Client, conf: HadoopConf
+) -> Application:
+    """Submit the application of a service that clients submit to; parameters and errors as of :func:`submit_sweep`.
+
+    Parameters
+    ----------
+    settings : ServiceSettings
+    job : JobSpec
+        Of it the application has its queue, priority, lifetime, rights, tags, label, interpreter and folder in the
+        cluster's file system.
+    cluster : ClusterSpec
+        The one that there is.
+    directory, client, conf
+    """
+    told = Cluster(client, warns=False)
+    resource = _master_in(told, job, cluster, most_at_once(cluster))
+    check_job(told, _with_master(dataclasses.replace(job, workers=1, servers=1), resource))
+    check_file_systems(conf, job, client)
+    return _submit(ServiceOrders(settings), job, resource, directory, client, conf, {})
+
+
+def _submit(
+    orders: ServiceOrders,
+    job: JobSpec,
+    resource: Resource,
+    directory: JobDir,
+    client: Client,
+    conf: HadoopConf,
+    models: Mapping[str, Path],
+) -> Application:
     home = home_of(conf, job, client)
     shared = home / SWEEPS / secrets.token_hex(8)
-    tables, models = staged(_with_checkpoints(spec), home / "cache")
+    kind = "scheduler" if orders.sweep is None else "sweep"
     try:
-        orders = common_orders(conf, job, shared, client)
+        common = common_orders(conf, job, shared, client)
+        # Beside those for file systems one for the ResourceManager, which the master asks for the cluster's nodes.
         tokens = client.obtain_tokens(file_systems_of(home, job))
-        sweep = _bring(shared, SweepOrders(policy, tables), TlsFiles.within(directory.tls), models)
+        own = _bring(shared, orders, TlsFiles.within(directory.tls), models)
+        launch = launch_of(MODULE, common, {**common.files, SERVICE_FOLDER: own}, tokens)
         submission = Submission(
-            name=f"sweep-{shared.name[:6]}",
-            launch=launch_of(MODULE, orders, {**orders.files, SWEEP_FOLDER: sweep}, tokens),
+            name=f"{kind}-{shared.name[:6]}",
+            launch=dataclasses.replace(launch, access=job.access()),
             resource=resource,
             queue=job.queue,
+            priority=job.priority if job.priority >= 0 else None,
+            lifetime_s=job.lifetime_s or None,
             tags=tuple(tag.strip() for tag in job.tags.split(",") if tag.strip()),
-            application_type=APPLICATION_TYPE,
+            application_type=SERVICE_TYPE if orders.sweep is None else SWEEP_TYPE,
             label=job.by_role("label", "master"),
             # The processes that would be their jobs' masters end with the application's.
             keep_containers=False,
             max_attempts=MOST_ATTEMPTS,
             failures_valid_s=FAILURES_VALID_S,
         )
-        kind = client_kind(conf, job.yarn_client)
-        application = Application(client.new_application(), str(shared), conf.source, kind)
+        application = Application(client.new_application(), str(shared), conf.source)
         ends = f"yarn application -kill {application.application_id}"
         submit_noted(client, directory, application, submission, ends)
     except BaseException:
@@ -137,26 +197,24 @@ def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, con
     return application
 
 
-def _sizes(job: JobSpec, master: Resource) -> str:
-    """Return the setting of a job like this whose master is the application's."""
+def _master_in(told: Cluster, job: JobSpec, cluster: ClusterSpec, jobs: int) -> Resource:
+    queue = told.queue(job.queue)
+    return master_resource(cluster, jobs, None if queue is None else queue.largest)
+
+
+def _with_master(job: JobSpec, master: Resource) -> JobSpec:
+    """Return a job like this whose master is the application's."""
     sizes = {role: job.number_by_role("memory_mb", role) for role in ("worker", "server")}
-    return ",".join(f"{role}={size}" for role, size in {**sizes, "master": master.memory_mb}.items())
+    text = ",".join(f"{role}={size}" for role, size in {**sizes, "master": master.memory_mb}.items())
+    return dataclasses.replace(job, memory_mb=text)
 
 
-def _with_checkpoints(spec: Spec) -> dict[str, Any]:
-    """Return a sweep's tables with checkpoints: from them trials go on where the application's master was lost."""
-    tables = spec.tables()
-    if "checkpoint_every" not in {*tables["job"], *tables["space"]}:
-        tables["job"] = {**tables["job"], "checkpoint_every": CHECKPOINT_EVERY}
-    return tables
-
-
-def _bring(shared: RemotePath, orders: SweepOrders, tls: TlsFiles, models: dict[str, Path]) -> LocalFile:
+def _bring(shared: RemotePath, orders: ServiceOrders, tls: TlsFiles, models: Mapping[str, Path]) -> LocalFile:
     """Bring to the cluster what is for the application's master alone."""
     try:
-        members = [(SWEEP_FILE, orders.to_bytes(), 0o600)]
+        members = [(ORDERS_FILE, orders.to_bytes(), 0o600)]
         members += [(name, content, 0o600) for name, content in tls.contents().items()]
         members += [(name, path.read_bytes(), 0o600) for name, path in models.items()]
     except OSError as error:
         raise ConfigError(f"{error.filename}: cannot be read: {error.strerror}") from None
-    return put_file(shared, f"{SWEEP_FOLDER}.zip", io.BytesIO(packed(members).content), Visibility.APPLICATION)
+    return put_file(shared, f"{SERVICE_FOLDER}.zip", io.BytesIO(packed(members).content), Visibility.APPLICATION)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from eps.cli.arguments import CommandParser, count, given_name
 from eps.cli.exits import EXIT_CODES, run_program
 
-_ON = "where jobs run: local, docker (containers of this host), or yarn (each an application; HADOOP_CONF_DIR's nodes)"
+_ON = "where jobs run: local, docker (containers of this host), or yarn (in one application on HADOOP_CONF_DIR's nodes)"
 
 _TEXT = """\
 H-scheduler decides which running job gets and gives workers and servers, so that
@@ -23,9 +23,9 @@ policy decides.  A terminal shows a table of the trials, which is drawn again as
 without one (or with --plain) every decision is printed with its reason.  What a trial that
 failed wrote last is printed with the failure.  Ctrl-C ends all of them.
 
-With --on yarn --as one-application the sweep is one application of YARN: the scheduler is its
-master, and the workers and servers of all trials are in its containers.  Its page is the
-application's tracking URL, and yarn application -kill ends it.  If its master is lost, YARN starts
+With --on yarn the sweep is one application of YARN: the scheduler is its master, and the
+workers and servers of all trials are in its containers.  Its page is the application's
+tracking URL, and yarn application -kill ends it.  If its master is lost, YARN starts
 it again, and trials that were not over go on from their checkpoints (checkpoint_every, else 30s).
 Where this command is killed, the sweep goes on: --resume follows it again, or fetches what it has
 left when it has ended.
@@ -41,8 +41,8 @@ the points tried at once), trial_timeout_s = 0 (no limit), kill_restart_s = -1 (
 under the policy kill takes what it takes; else so many seconds at least).
 """
 
-_SWEEPS = """List the sweeps that were submitted from here as one application of YARN and whose results are
-not here yet: `hscheduler sweep --resume SWEEP` follows one again, or fetches them.
+_SWEEPS = """List the sweeps that were submitted to YARN from here and whose results are not here yet:
+`hscheduler sweep --resume SWEEP` follows one again, or fetches them.
 """
 
 _COMPARE = """Run a sweep's file under several policies, one after the other, with arrivals at the same
@@ -91,6 +91,13 @@ is submitted is refused.
 
 A journal that this version cannot go on with is refused, with the jobs of it that run.
 --forget ends these (eps resume goes on with one), moves the journal aside, and begins.
+
+With --on yarn the service is an application of YARN: the scheduler is its master, and the
+workers and servers of all jobs are in its containers.  This command submits and follows it:
+Ctrl-C ends it, and brings the reports of its sweeps with the best model of each, and what jobs
+of no sweep have left.  Where this command is killed, or with --detach, it goes on; the same
+command with the same --state follows it again.  If its master is lost, YARN starts it again, and
+jobs that were not over go on from their checkpoints.
 """
 
 _YARN_PLUGIN = """\
@@ -98,24 +105,9 @@ Tell the plugin in a ResourceManager (hscheduler/yarn-plugin) which containers o
 are to be given back so that an application that waits can start.  Only jobs that have given
 their early feedback give, never their last worker or server, never a job master; what holds an
 application back that is no lack of room is said, and nothing is taken for it.  Every sentence
-is printed.  YARN's own preemption must be off for the queues: that is checked first.
-"""
-
-_YARN_QUEUE = """\
-Make room in queues of YARN so that applications that wait can start, and give it back when nobody waits,
-from HADOOP_CONF_DIR alone: nothing is installed in the ResourceManager.  Every round reads the queues over
-its web interface, asks the job masters of EPS applications, whoever submitted them from wherever, as far
-as this user may read what they were staged with, and has jobs that have given their early feedback remove
-workers and servers, which drain first.  A job never gives its last worker or server.  Who gives withdraws
-what it asks for itself; who receives has a higher priority until it has what it asks for.  What somebody
-else gets is planned again.  Where an application waits for something else than room (the share of job
-masters, a user's limit, a label), that is said, and nobody shrinks.  When nobody waits and there has been
-room for --give-back seconds, jobs ask for what they gave, the smallest first, and never for more than
-they had (`eps status` says what a job has lent); what is not granted within three seconds is withdrawn.
-What was taken is known to the jobs, so this command may be ended and started again.  One such process for
-each queue: a second one on this machine, with the same EPS_HOME, is refused; one of another user, of another
-machine or with another EPS_HOME is not noticed, nor is `hscheduler yarn-plugin`, and both would plan.  Jobs
-of `hscheduler serve` and `sweep`, whose size that scheduler decides, are left alone.
+is printed.  It runs on the ResourceManager's host.  In which queues it takes containers, and of
+which users, stands in yarn-site.xml (eps.hscheduler.queues, eps.hscheduler.users).  From a queue
+of which YARN's own preemption is not off nothing is taken.
 """
 
 _SUBMIT = """\
@@ -181,17 +173,10 @@ def build_parser() -> argparse.ArgumentParser:
     for each in (sweep, compare):
         each.add_argument("--on", metavar="NAME", help=_ON)
     sweep.add_argument(
-        "--as",
-        dest="shape",
-        metavar="NAME",
-        help="with --on yarn: applications (each trial one; the default), or one-application (the scheduler and all "
-        "trials in it)",
-    )
-    sweep.add_argument(
         "--resume",
         metavar="SWEEP",
-        help="instead of SPEC.toml: follow a sweep again that is one application, or fetch what it has left; by its "
-        "id, which hscheduler sweeps lists, or its application's",
+        help="instead of SPEC.toml: follow a sweep on YARN again, or fetch what it has left; by its id, which "
+        "hscheduler sweeps lists, or its application's",
     )
     for each in (sweep, compare, simulate):
         each.add_argument("--trials", type=int, metavar="N", help="points to try, instead of the file's")
@@ -204,10 +189,10 @@ def build_parser() -> argparse.ArgumentParser:
     sweep.add_argument("--plain", action="store_true", help="print lines, also where there is a terminal to draw on")
     _add_exports(sweep)
     sweeps = commands.add_parser(
-        "sweeps", help="list the sweeps that are one application", description=_SWEEPS, formatter_class=raw
+        "sweeps", help="list the sweeps that were submitted to YARN", description=_SWEEPS, formatter_class=raw
     )
     sweeps.add_argument("--all", action="store_true", help="those whose results are here, too")
-    sweeps.set_defaults(command="application:sweeps")
+    sweeps.set_defaults(command="sweep:sweeps")
     page = commands.add_parser("page", help="draw the page of a report again", description=_PAGE, formatter_class=raw)
     page.add_argument("--out", metavar="PATH.html", required=True, help="where the page goes")
     page.set_defaults(command="results:draw")
@@ -234,7 +219,6 @@ def build_parser() -> argparse.ArgumentParser:
     fit.set_defaults(command="simulate:fit_command")
     _add_service(commands, names)
     _add_yarn_plugin(commands)
-    _add_yarn_queue(commands)
     return parser
 
 
@@ -253,56 +237,21 @@ def _add_yarn_plugin(commands: argparse._SubParsersAction[CommandParser]) -> Non
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     plugin.add_argument(
-        "--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="default: a free port of 127.0.0.1"
+        "--listen",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="on the loopback interface; default: a free port of 127.0.0.1",
     )
     plugin.add_argument(
         "--secret-file", required=True, metavar="FILE", help="what it shares with the plugin; made where there is none"
     )
     plugin.add_argument(
-        "--queue", action="append", metavar="NAME", help="where the jobs are; may be repeated; default: default"
-    )
-    _add_facts(plugin)
-    plugin.add_argument(
-        "--resource-manager",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="http://HOST:PORT of its REST; may be repeated; default: that of HADOOP_CONF_DIR",
-    )
-    plugin.set_defaults(command="yarn_plugin:yarn_plugin")
-
-
-def _add_yarn_queue(commands: argparse._SubParsersAction[CommandParser]) -> None:
-    queue = commands.add_parser(
-        "yarn-queue",
-        help="make room in a queue of YARN for applications that wait",
-        description=_YARN_QUEUE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    queue.add_argument("queue", nargs="*", metavar="QUEUE", help="where the jobs are; default: default")
-    _add_facts(queue)
-    queue.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="between two rounds; default: 1")
-    queue.add_argument(
-        "--give-back",
-        type=float,
-        default=15.0,
-        metavar="SECONDS",
-        help="jobs get what they gave back when nobody has waited and there has been room for so long; longer than "
-        "others take from the start of their master to their requests; 0: never; default: 15",
-    )
-    queue.add_argument("--dry-run", action="store_true", help="look once, print why who waits, and change nothing")
-    queue.add_argument("--json", action="store_true", help="print each sentence as a JSON object in a line of its own")
-    queue.set_defaults(command="yarn_queue:yarn_queue")
-
-
-def _add_facts(parser: argparse.ArgumentParser) -> None:
-    """Add how job masters are found, and what of their answers counts."""
-    parser.add_argument(
         "--feedback-iteration", type=count, default=100, metavar="N", help="from it on jobs may shrink; default: 100"
     )
-    parser.add_argument(
+    plugin.add_argument(
         "--staging", default="", metavar="LOCATION", help="where jobs are staged, if not in their users' home folders"
     )
+    plugin.set_defaults(command="yarn_plugin:yarn_plugin")
 
 
 def _add_service(commands: argparse._SubParsersAction[CommandParser], names: str) -> None:
@@ -336,6 +285,12 @@ def _add_service(commands: argparse._SubParsersAction[CommandParser], names: str
         "--forget", action="store_true", help="end the jobs of a journal that cannot be gone on with; keep it aside"
     )
     serve.set_defaults(command="serve:serve")
+    serve.add_argument(
+        "--application",
+        metavar="JOB.toml",
+        help="with --on yarn: the application's queue, python, staging, tags, label, as in a job's file",
+    )
+    serve.add_argument("--detach", action="store_true", help="with --on yarn: return as soon as it listens")
     submit = commands.add_parser("submit", help="submit a job to a service", description=_SUBMIT, formatter_class=raw)
     submit.add_argument("job", metavar="JOB.toml", help="settings of eps run")
     submit.add_argument("--name", type=given_name, help="its id; by default one that is new")

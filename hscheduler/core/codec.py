@@ -1,73 +1,83 @@
-"""Events as JSON and back, for the journal.
+"""Values of the core as JSON and back: events, and everything that a scheduler is at a moment.
 
-A dataclass is an object of its fields, a tuple a list; an event has its class's name under ``"event"``.  Numbers that
-JSON has no word for are spelt (``"nan"``, ``"inf"``, ``"-inf"``).
+Objects are written as they are, in the order in which things came to be: an order may decide between two that are
+alike.  An object that is found in several places is one again.  Numbers that JSON has no word for are spelt
+(``"nan"``, ``"inf"``, ``"-inf"``).
+
+What is written is read by code that has the same classes with the same fields: :data:`FORMAT` differs for all other.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-import types
 import typing
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 from hscheduler.core import events as e
+from hscheduler.core.counts import Counts
+from hscheduler.core.decisions import Decision, Grow, Kill, Place, Restart, Shrink, Start
+from hscheduler.core.jobs import Direction, Job, JobRequest, Phase
+from hscheduler.core.ledger import Hold, Ledger
+from hscheduler.core.outstanding import Outstanding
+from hscheduler.core.pending import Pending
+from hscheduler.core.resources import Container, Resources, Role
+from hscheduler.core.room import FreeIndex
+from hscheduler.core.state import Scheduler
+from hscheduler.core.thinned import Thinned
+from hscheduler.core.timeline import DecisionRecord, Timeline, TrialRecord
+from hscheduler.core.training import Training
 
-EVENTS: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(e.Event)}
-_T = TypeVar("_T")
+#: Raise it where what is written means something else and no class says so.
+_MEANING = 3
 
-
-def encode_event(event: e.Event) -> dict[str, Any]:
-    """Return an event as JSON says it."""
-    return {"event": type(event).__name__, **encode(event)}
-
-
-def decode_event(values: Mapping[str, Any]) -> e.Event:
-    """Return the event that :func:`encode_event` wrote.
-
-    Raises
-    ------
-    ValueError
-        It is none, or one of another version.
-    """
-    cls = EVENTS.get(str(values.get("event")))
-    if cls is None:
-        raise ValueError(f"{values.get('event')!r} is no event")
-    event: e.Event = decode(cls, {name: value for name, value in values.items() if name != "event"})
-    return event
-
-
-def encode(value: Any, *, with_defaults: bool = True) -> dict[str, Any]:
-    """Return a dataclass as JSON says it; without what it, and those in it, have by default, where asked for."""
-    fields = [f for f in dataclasses.fields(value) if with_defaults or f.default != getattr(value, f.name)]
-    return {f.name: _encoded(getattr(value, f.name), with_defaults) for f in fields}
-
-
-def decode(cls: type[_T], values: Mapping[str, Any]) -> _T:
-    """Return the dataclass that :func:`encode` wrote.
-
-    Raises
-    ------
-    ValueError
-        A field is unknown, missing or of another kind.
-    """
-    hints = _hints(typing.cast(typing.Hashable, cls))
-    unknown = [name for name in values if name not in hints]
-    if unknown:
-        raise ValueError(f"{cls.__name__} has no {', '.join(unknown)}")
-    try:
-        return cls(**{name: _decoded(hints[name], value) for name, value in values.items()})
-    except TypeError as error:
-        raise ValueError(f"{cls.__name__}: {error}") from error
+_DATACLASSES: tuple[type, ...] = (
+    *typing.get_args(e.Event), *typing.get_args(e.Order),
+    Container, DecisionRecord, Grow, Job, JobRequest, Kill, Pending, Place, Resources, Restart, Shrink, Start,
+    TrialRecord,
+)  # fmt: skip
+#: Classes of which only an object says what one has.
+_EXAMPLES: dict[type[Any], Callable[[], object]] = {
+    Counts: Counts,
+    FreeIndex: lambda: FreeIndex({}),
+    Ledger: lambda: Ledger({}),
+    Outstanding: Outstanding,
+    Timeline: Timeline,
+    Scheduler: lambda: Scheduler({}, lambda view: Decision()),
+    Thinned: lambda: Thinned(2),
+    Training: Training,
+}
+_KINDS: dict[str, type[Any]] = {cls.__name__: cls for cls in (*_DATACLASSES, *_EXAMPLES)}
+_ENUMS: dict[str, type[Enum]] = {cls.__name__: cls for cls in (Direction, Hold, Phase, Role)}
+#: What is given to an object that is read: code, what is of one step only, and what is found again where it is needed.
+_GIVEN: dict[type[Any], tuple[str, ...]] = {Scheduler: ("_policy", "_commands", "_short")}
 
 
-@cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+def _names_of(cls: Any) -> tuple[str, ...]:
+    """Return what objects of a class have, but for what they are given."""
+    if cls in _EXAMPLES:
+        example = _EXAMPLES[cls]()
+        names = list(vars(example) if hasattr(example, "__dict__") else cls.__slots__)
+    else:
+        names = [field.name for field in dataclasses.fields(cls)]
+    return tuple(name for name in names if name not in _GIVEN.get(cls, ()))
+
+
+_NAMES = {name: _names_of(cls) for name, cls in _KINDS.items()}
+
+
+def _format_of(names: Mapping[str, tuple[str, ...]]) -> str:
+    enums = {name: [member.value for member in cls] for name, cls in _ENUMS.items()}
+    told = json.dumps([_MEANING, sorted(names.items()), sorted(enums.items())])
+    return f"{_MEANING}-{zlib.crc32(told.encode()):08x}"
+
+
+#: What this code writes and reads: another one where classes have other fields.
+FORMAT = _format_of(_NAMES)
 
 
 def spelt(value: float) -> float | str:
@@ -75,38 +85,104 @@ def spelt(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _encoded(value: Any, with_defaults: bool) -> Any:
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, float):
-        return spelt(value)
-    if isinstance(value, tuple):
-        return [_encoded(each, with_defaults) for each in value]
-    return encode(value, with_defaults=with_defaults) if dataclasses.is_dataclass(value) else value
+def encoded(value: Any) -> Any:
+    """Return a value as JSON says it.
+
+    Raises
+    ------
+    ValueError
+        There is something in it that is none of the core's.
+    """
+    return _Writer().encoded(value)
 
 
-def _decoded(hint: Any, value: Any) -> Any:
-    arguments = typing.get_args(hint)
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        if value is None and types.NoneType in arguments:
-            return None
-        (hint,) = (each for each in arguments if each is not types.NoneType)
-        arguments = typing.get_args(hint)
-    if typing.get_origin(hint) is tuple:
-        if not isinstance(value, list):
-            raise ValueError(f"{value!r} is no list")
-        kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else list(arguments)
-        if len(kinds) != len(value):
-            raise ValueError(f"{value!r} has not {len(kinds)} parts")
-        return tuple(_decoded(kind, each) for kind, each in zip(kinds, value, strict=True))
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{value!r} is no object")
-        return decode(typing.cast(type, hint), value)
-    if hint is float and (isinstance(value, int) or value in ("nan", "inf", "-inf")):
-        return float(value)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint(value)
-    if not isinstance(value, hint):
-        raise ValueError(f"{value!r} is no {hint.__name__}")
-    return value
+def decoded(value: Any, policy: Any = None) -> Any:
+    """Return the value that :func:`encoded` wrote.
+
+    Parameters
+    ----------
+    value
+        As JSON.
+    policy : Policy, optional
+        Of a scheduler, whose state does not bring it.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        It is none.
+    """
+    return _Reader({"_commands": [], "_short": None, "_policy": policy}).decoded(value)
+
+
+class _Writer:
+    def __init__(self) -> None:
+        #: Object -> its number, in the order in which they are met.
+        self._numbers: dict[int, int] = {}
+
+    def encoded(self, value: Any) -> Any:
+        match value:
+            case Enum():
+                return {"enum": [type(value).__name__, value.value]}
+            case None | bool() | int() | str():
+                return value
+            case float():
+                number = spelt(value)
+                return number if isinstance(number, float) else {"float": number}
+            case list():
+                return [self.encoded(each) for each in value]
+            case tuple():
+                return {"tuple": [self.encoded(each) for each in value]}
+            case dict():
+                return {"dict": [[self.encoded(key), self.encoded(each)] for key, each in value.items()]}
+            case set():
+                return {"set": sorted(value)}
+        return self._object(value)
+
+    def _object(self, value: Any) -> Any:
+        if id(value) in self._numbers:
+            return {"same": self._numbers[id(value)]}
+        kind = type(value).__name__
+        if _KINDS.get(kind) is not type(value):
+            raise ValueError(f"a {kind} is none of the core's values")
+        self._numbers[id(value)] = len(self._numbers)
+        return {"object": [kind, *(self.encoded(getattr(value, name)) for name in _NAMES[kind])]}
+
+
+class _Reader:
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = given
+        self._objects: list[Any] = []
+
+    def decoded(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.decoded(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        ((kind, inner),) = value.items()
+        match kind:
+            case "enum":
+                return _ENUMS[inner[0]](inner[1])
+            case "float":
+                return float(inner)
+            case "tuple":
+                return tuple(self.decoded(each) for each in inner)
+            case "dict":
+                return {self.decoded(key): self.decoded(each) for key, each in inner}
+            case "set":
+                return set(inner)
+            case "same":
+                return self._objects[inner]
+            case "object":
+                return self._object(inner[0], inner[1:])
+        raise ValueError(f"there is no {kind!r} among the core's values")
+
+    def _object(self, kind: str, values: list[Any]) -> Any:
+        cls = _KINDS[kind]
+        made = object.__new__(cls)
+        self._objects.append(made)
+        # Also of those that are frozen.
+        for name, value in zip(_NAMES[kind], values, strict=True):
+            object.__setattr__(made, name, self.decoded(value))
+        for name in _GIVEN.get(cls, ()):
+            object.__setattr__(made, name, self._given[name])
+        return made

@@ -93,12 +93,28 @@ class Decision:
     waiting: Mapping[str, str] = field(default_factory=dict)
 
 
-class View(Protocol):
-    """The cluster and its jobs, as a policy may see them."""
+class AdmissionView(Protocol):
+    """What must be seen to admit a job that waits: what is free, and what others can give."""
 
     @property
     def queue(self) -> Sequence[Job]:
         """Jobs that wait, the head first."""
+
+    def room(self) -> Room:
+        """Return a trial of placements."""
+
+    def containers(self, job: Job, role: Role) -> list[Container]:
+        """Return a job's containers that it is not losing, the newest first."""
+
+    def removable(self, role: Role) -> Iterator[Job]:
+        """Yield running jobs with early feedback and more than one of a role, those with most of it first."""
+
+    def running(self) -> Sequence[Job]:
+        """Return the jobs that run, by arrival."""
+
+
+class View(AdmissionView, Protocol):
+    """The cluster and its jobs, as a policy may see them."""
 
     @property
     def releasing(self) -> int:
@@ -112,20 +128,8 @@ class View(Protocol):
     def seed(self) -> int:
         """Seed of the policies that draw lots."""
 
-    def room(self) -> Room:
-        """Return a trial of placements."""
-
-    def containers(self, job: Job, role: Role) -> list[Container]:
-        """Return a job's containers that it is not losing, the newest first."""
-
-    def removable(self, role: Role) -> Iterator[Job]:
-        """Yield running jobs with early feedback and more than one of a role, those with most of it first."""
-
     def growable(self, role: Role) -> Iterator[Job]:
         """Yield jobs in the training phase that may have one more of a role, those with least of it first."""
-
-    def running(self) -> Sequence[Job]:
-        """Return the jobs that run, by arrival."""
 
     def in_training(self, sweep: str) -> Sequence[Job]:
         """Return a sweep's jobs in the training phase, by arrival."""

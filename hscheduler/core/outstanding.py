@@ -7,12 +7,11 @@ Source: style section 16 (events in, commands out; whatever is repeated has an i
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hscheduler.core import events as e
-from hscheduler.core.codec import encode
 
 Numbered = tuple[int, e.Order]
 
@@ -86,6 +85,5 @@ class Outstanding:
 
 
 def _told(order: e.Order) -> bytes:
-    """Return what an order is; why it is given may be said in other words, and orders may gain fields with defaults."""
-    values = {**encode(order, with_defaults=False), "why": ""}
-    return json.dumps([type(order).__name__, values], sort_keys=True).encode()
+    """Return what an order is; why it is given may be said in other words."""
+    return repr(replace(order, why="") if isinstance(order, e.EndJob) else order).encode()

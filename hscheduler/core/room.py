@@ -139,37 +139,3 @@ class Room:
             node = next(rest, None)
         self._unchanged[free] = rest, node
         return node
-
-
-class BoundedRoom(Room):
-    """A trial in which no more may be taken in all than some limits have left, wherever it is free.
-
-    Parameters
-    ----------
-    index, changed
-        As of :class:`Room`.
-    limits : sequence of Resources
-        What is left below each.
-    """
-
-    def __init__(
-        self,
-        index: FreeIndex,
-        limits: Sequence[Resources],
-        changed: Mapping[str, Resources] = MappingProxyType({}),
-    ) -> None:
-        super().__init__(index, changed)
-        self._limits = list(limits)
-
-    def copy(self) -> BoundedRoom:
-        """See :meth:`Room.copy`."""
-        return BoundedRoom(self._index, self._limits, {node: self._changed[node] for node in self._changed})
-
-    def take(self, need: Resources) -> str | None:
-        """See :meth:`Room.take`."""
-        if not all(need.fits_into(left) for left in self._limits):
-            return None
-        node = super().take(need)
-        if node is not None:
-            self._limits = [left - need for left in self._limits]
-        return node

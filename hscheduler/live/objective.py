@@ -7,6 +7,7 @@ whoever waits for it; Ctrl-C reaches it through them only.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import pickle
@@ -14,8 +15,10 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
@@ -23,11 +26,14 @@ from typing import Any, Protocol
 import cloudpickle
 
 from eps.errors import ConfigError, RpcError, TrainingError
+from eps.job.client import submit_instead
 from eps.spec.file import RunRequest
 
 logger = logging.getLogger(__name__)
 
-_CODE = "import sys; sys.path[:] = {path!r}; from hscheduler.live.objective_main import main; main({fd}, {parent})"
+_CODE = "import sys; sys.path[:] = {path!r}; from hscheduler.live.objective import main; main({fd}, {parent})"
+#: Of prctl: the signal at the death of a parent.
+_PR_SET_PDEATHSIG = 1
 #: A process that has closed its end of the pipe has this long to end by itself.
 _END_TIMEOUT_S = 2.0
 
@@ -170,3 +176,45 @@ def answer_of(connection: Connection, request: RunRequest) -> dict[str, Any]:
         raise what
     report: dict[str, Any] = what
     return report
+
+
+# ---- in the process
+
+
+def main(fd: int, parent_pid: int) -> None:
+    """Evaluate the objective that comes over a pipe, and send what it returns or raises."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    # The parent may have died before the call, and then no signal will come.
+    if os.getppid() != parent_pid:
+        os._exit(1)
+    with Connection(fd) as connection:
+        answer = _evaluated(connection)
+        # Who gets the answer ends this process.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        connection.send_bytes(answer)
+
+
+def _evaluated(connection: Connection) -> bytes:
+    try:
+        objective, point = pickle.loads(connection.recv_bytes()), pickle.loads(connection.recv_bytes())
+        submit_instead.set(partial(answer_of, connection))
+        result = objective(point)
+        try:
+            return _dumped("returned", result)
+        except Exception as error:
+            raise TrainingError(f"what the objective returned cannot be pickled: {error}") from error
+    except Exception as error:
+        error.add_note("in the objective's process:\n" + "".join(traceback.format_exception(error)))
+        try:
+            answer = _dumped("raised", error)
+            # Some can be pickled, and not be made again from that.
+            pickle.loads(answer)
+        except Exception:
+            answer = _dumped("raised", TrainingError(f"the objective raised {type(error).__name__}: {error}"))
+        return answer
+
+
+def _dumped(kind: str, what: Any) -> bytes:
+    pickled: bytes = cloudpickle.dumps((kind, what))
+    return pickled

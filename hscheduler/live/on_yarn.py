@@ -1,31 +1,29 @@
-"""A sweep whose jobs run on YARN: each of them is an application, and the cluster is the ResourceManager's.
+"""Where the jobs of a sweep or a service run; on YARN the cluster is the ResourceManager's.
 
-The scheduler counts with nodes that are alike; where they differ, each counts as the smallest, so that what it grants
-fits wherever YARN puts it.  Its grants are its own plan, and YARN's are what happens: a container that the scheduler
-grants and YARN does not yet have is waited for by the job (``container_timeout_s``).
+The scheduler counts with nodes that are alike.  Where they differ, it counts with those that are at least of the size
+with which they hold most containers: what it grants fits wherever YARN puts it, and a small node does not shrink all.
+Its grants are its own plan, and YARN's are what happens: a container that the scheduler grants and YARN does not yet
+have is waited for by the job (``container_timeout_s``).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from eps.cluster.choice import check_backend
 from eps.cluster.yarn.checks import Cluster, check_job
-from eps.cluster.yarn.clients import AUTO, open_client
+from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.types import ClusterNode
-from eps.errors import ConfigError, EpsError, ResourceError
+from eps.errors import ConfigError, ResourceError
 from eps.hadoop.conf import environment_configuration
 from eps.job.yarn import within
 from eps.spec.job_spec import JobSpec
 from hscheduler.core.resources import Resources
 from hscheduler.live.checks import working
 from hscheduler.spec import ClusterSpec, Spec, memory_mb
-
-logger = logging.getLogger(__name__)
 
 #: Where the jobs of a sweep can run.
 PLACES = ("local", "docker", "yarn")
@@ -56,7 +54,7 @@ def placed(spec: Spec, on: str | None) -> Spec:
         spec = dataclasses.replace(spec, job={**spec.job, **container_settings(spec.cluster, where)})
         check_backend(spec.job_spec())
         return spec
-    client = open_client(environment_configuration(), str(spec.job.get("yarn_client", AUTO)))
+    client = YarnClient(environment_configuration())
     try:
         cluster = cluster_of(spec.cluster, client.nodes())
         spec = dataclasses.replace(spec, cluster=cluster, job={**spec.job, **container_settings(cluster)})
@@ -67,72 +65,56 @@ def placed(spec: Spec, on: str | None) -> Spec:
         client.close()
 
 
-def yarn_cluster(asked: ClusterSpec) -> ClusterSpec:
-    """Return the cluster of ``HADOOP_CONF_DIR``, for containers of the size that is asked; raises as :func:`placed`."""
-    client = open_client(environment_configuration())
-    try:
-        return cluster_of(asked, client.nodes())
-    finally:
-        client.close()
-
-
 def cluster_of(asked: ClusterSpec, nodes: Sequence[ClusterNode]) -> ClusterSpec:
     """Return a cluster of these nodes of YARN, for containers of the size that is asked.
 
     Raises
     ------
     ConfigError
-        One has no room for a container.
+        None has room for a container.
     ResourceError
         There is none.
     """
     if not nodes:
         raise ResourceError("the cluster has no node that runs: see yarn node -list -all")
-    vcores = min(node.capacity.vcores for node in nodes)
-    memory = min(node.capacity.memory_mb for node in nodes)
     size = asked.container()
-    if size.vcores > vcores or size.memory_mb > memory:
+
+    def held(vcores: int, memory: int) -> tuple[int, int]:
+        """Return how many containers nodes of a size hold, and how many nodes are at least so large."""
+        able = sum(node.capacity.vcores >= vcores and node.capacity.memory_mb >= memory for node in nodes)
+        return able * min(vcores // size.vcores, memory // size.memory_mb), able
+
+    sizes = product({node.capacity.vcores for node in nodes}, {node.capacity.memory_mb for node in nodes})
+    vcores, memory = max(sizes, key=lambda each: (held(*each), each))
+    containers, able = held(vcores, memory)
+    if not containers:
+        largest = max((node.capacity for node in nodes), key=lambda each: (each.memory_mb, each.vcores))
         raise ConfigError(
-            f"a container of {size} fits no node of {Resources(vcores, memory)}: set container_memory and "
-            "container_vcores in [cluster]"
+            f"a container of {size} fits no node of {Resources(largest.vcores, largest.memory_mb)}: set "
+            "container_memory and container_vcores in [cluster]"
         )
-    return dataclasses.replace(asked, nodes=len(nodes), vcores=vcores, memory=f"{memory}MiB")
+    return dataclasses.replace(asked, nodes=able, vcores=vcores, memory=f"{memory}MiB")
 
 
-@contextmanager
-def job_check(settings: Mapping[str, Any]) -> Iterator[Callable[[JobSpec], None]]:
-    """Give what refuses a job of a service that YARN would refuse or never grant, as far as it can be asked now.
+def check_place(job: JobSpec, settings: Mapping[str, Any]) -> None:
+    """Refuse a job on YARN of a scheduler that is not an application of YARN itself.
 
     Parameters
     ----------
+    job : JobSpec
     settings : mapping
-        Those that the service gives its jobs.  Only where these make each of them an application something is refused.
+        Those that the scheduler gives its jobs.
 
     Raises
     ------
     ConfigError
-        HADOOP_CONF_DIR names no cluster; by what is given: as of :func:`eps.cluster.yarn.checks.check_job`.
+        It is one.
     """
-    if not on_yarn(settings) or within.here() is not None:
-        yield lambda job: None
-        return
-
-    def check(job: JobSpec) -> None:
-        try:
-            check_job(cluster, dataclasses.replace(job, **settings))
-        except ConfigError:
-            raise
-        except EpsError as error:
-            # By the time that the job begins it may be there again.
-            logger.warning("whether YARN takes a job is not known just now: %s", error)
-
-    client = open_client(environment_configuration())
-    try:
-        # Of what has to wait the job's own submission tells.
-        cluster = Cluster(client, warns=False)
-        yield check
-    finally:
-        client.close()
+    if on_yarn({"on": job.on, **settings}) and within.here() is None:
+        raise ConfigError(
+            "on is 'yarn', but the jobs of this scheduler run where it runs: start one on YARN by hscheduler serve "
+            "--on yarn, or run a sweep there by hscheduler sweep --on yarn"
+        )
 
 
 def on_yarn(settings: Mapping[str, Any]) -> bool:

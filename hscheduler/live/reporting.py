@@ -11,11 +11,10 @@ from typing import Any
 
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction
-from hscheduler.core.record import Record
-from hscheduler.live.attempts import attempts_of
-from hscheduler.live.past import Past
+from hscheduler.core.timeline import Timeline
+from hscheduler.live.registry import LookUps
 from hscheduler.live.scheduler import LiveScheduler
-from hscheduler.live.submission import Submission
+from hscheduler.live.submission import Submission, attempts_of
 from hscheduler.reports.report import report
 from hscheduler.spec import Spec
 
@@ -27,7 +26,7 @@ RESULT = "result"
 class _Seen:
     """A scheduler at one moment."""
 
-    record: Record
+    record: Timeline
     #: The jobs that are in it, in their order.
     jobs: Sequence[Submission]
     #: Job -> what it ended with.
@@ -55,9 +54,9 @@ def report_of(scheduler: LiveScheduler, sweep: str, spec: Spec | None = None) ->
         As :meth:`LiveScheduler.ask`.
     """
     seen = scheduler.ask(lambda: _look_at(scheduler, sweep))
-    if sweep and scheduler.past is not None:
-        # After that: what was forgotten meanwhile is there.
-        seen = _with_past(seen, scheduler.past, sweep)
+    if sweep:
+        # After that: what has left meanwhile is there.
+        seen = _with_past(seen, scheduler.look_ups, sweep)
     jobs, attempts = {each.job_id: each for each in seen.jobs}, attempts_of(seen.jobs)
     last = {trial_id: job_ids[-1] for trial_id, job_ids in attempts.items()}
     direction, metric = _ranked_by(scheduler, sweep)
@@ -73,15 +72,15 @@ def report_of(scheduler: LiveScheduler, sweep: str, spec: Spec | None = None) ->
         attempts=attempts,
         leaked=seen.leaked,
         sweep=sweep,
-        began_s=scheduler.opened_s.get(sweep, 0.0),
+        began_s=scheduler.registry.opened_s.get(sweep, 0.0),
         spec=spec,
     )
 
 
 def _look_at(scheduler: LiveScheduler, sweep: str) -> _Seen:
-    record = scheduler.record.snapshot(sweep)
+    record = scheduler.registry.timeline.snapshot(sweep)
     # Of those that the scheduler was told of, and has not taken yet, there is nothing to report.
-    jobs = [each for each in scheduler.submissions(sweep, past=False) if each.job_id in record.trials]
+    jobs = [each for each in scheduler.look_ups.here(sweep) if each.job_id in record.trials]
     return _Seen(
         record,
         jobs,
@@ -95,19 +94,19 @@ def _losses(jobs: Iterable[Submission]) -> dict[str, float]:
     return {each.job_id: each.loss for each in jobs if each.loss is not None}
 
 
-def _with_past(seen: _Seen, past: Past, sweep: str) -> _Seen:
-    """Return what was seen of a sweep with what the scheduler has forgotten of it."""
-    record, trials = seen.record, {trial.job_id: trial for trial in past.trials(sweep)} | dict(seen.record.trials)
+def _with_past(seen: _Seen, look_ups: LookUps, sweep: str) -> _Seen:
+    """Return what was seen of a sweep with what has left the scheduler of it."""
+    record, trials = seen.record, {trial.job_id: trial for trial in look_ups.trials(sweep)} | dict(seen.record.trials)
     record.trials = dict(sorted(trials.items(), key=lambda item: item[1].arrived_s))
-    record.decisions = list(dict.fromkeys([*past.decisions(sweep), *record.decisions]))
-    known = {each.job_id: each for each in (*past.submissions(sweep), *seen.jobs)}
+    record.decisions = list(dict.fromkeys([*look_ups.decisions(sweep), *record.decisions]))
+    known = {each.job_id: each for each in (*look_ups.past(sweep), *seen.jobs)}
     jobs = [known[job_id] for job_id in record.trials]
     return replace(seen, jobs=jobs, losses={**_losses(jobs), **seen.losses})
 
 
 def _ranked_by(scheduler: LiveScheduler, sweep: str) -> tuple[Direction | None, str]:
     """Return how trials are ranked; no direction where their sweeps do not agree."""
-    names = {each.sweep for each in scheduler.submissions(past=False)} if not sweep else {sweep}
-    opened = [scheduler.sweeps.get(name, e.SweepOpened(name)) for name in sorted(names) or [sweep]]
+    names = {each.sweep for each in scheduler.look_ups.here()} if not sweep else {sweep}
+    opened = [scheduler.registry.sweeps.get(name, e.SweepOpened(name)) for name in sorted(names) or [sweep]]
     first, *others = dict.fromkeys((each.direction, each.metric or scheduler.settings.metric) for each in opened)
     return (None, RESULT) if others else first

@@ -7,7 +7,6 @@ is real.
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -18,13 +17,10 @@ from eps.system import interrupt
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.core.state import Scheduler
-from hscheduler.live.attempts import attempt_id, worth_another
-from hscheduler.live.on_yarn import on_yarn
 from hscheduler.live.points import Points, points_of
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent
-from hscheduler.live.submission import Submission
-from hscheduler.live.yarn_nodes import YarnNodes
+from hscheduler.live.submission import Submission, attempt_id, worth_another
 from hscheduler.simulator.workload import Arrival
 from hscheduler.spec import Spec, request_of
 
@@ -120,11 +116,8 @@ class Sweep:
         RuntimeError
             The scheduler failed.
         """
-        with ExitStack() as stack:
-            nodes = self.spec.cluster.capacities()
-            self.scheduler = scheduler = stack.enter_context(LiveScheduler(nodes, self._settings, self._take))
-            if on_yarn(self.spec.job):
-                stack.enter_context(YarnNodes.of_environment(scheduler, self.spec.cluster))
+        with LiveScheduler(self.spec.cluster.capacities(), self._settings, self._take) as scheduler:
+            self.scheduler = scheduler
             scheduler.open_sweep(opened_of(self.spec, self._name))
             scheduler.settle(_TAKE_TIMEOUT_S)
             self.feed(scheduler)
@@ -144,7 +137,7 @@ class Sweep:
         """
         self._go_on(scheduler)
         self.scheduler = scheduler
-        began_s = scheduler.opened_s.get(self._name, 0.0)
+        began_s = scheduler.registry.opened_s.get(self._name, 0.0)
         due_s = next(self._arrivals)
         for _ in self._trials:
             due_s = next(self._arrivals)
@@ -152,7 +145,7 @@ class Sweep:
             interrupt.check()
             self._news.clear()
             scheduler.check()
-            if self._name in scheduler.closed:
+            if self._name in scheduler.registry.closed:
                 # No more of it is wanted, nor what was submitted while that was said.
                 self._most = len(self._trials)
                 self._end_all(scheduler)
@@ -176,11 +169,11 @@ class Sweep:
             submission = trial.attempts[-1]
             if not submission.is_over and not trial.is_told_to_end:
                 trial.is_told_to_end = True
-                scheduler.cancel(submission.job_id, scheduler.closed[self._name])
+                scheduler.cancel(submission.job_id, scheduler.registry.closed[self._name])
 
     def _go_on(self, scheduler: LiveScheduler) -> None:
         """Find the trials of this sweep that the scheduler knows from before it was started again."""
-        found = {each.job_id: each for each in scheduler.submissions(self._name)}
+        found = {each.job_id: each for each in scheduler.look_ups.submissions(self._name)}
         while (job_id := trial_id(self._name, len(self._trials) + 1)) in found:
             first = found[job_id]
             self.points[job_id] = dict(first.point)
@@ -255,7 +248,7 @@ class Sweep:
         """Tell what has become of a trial, or try it again; end one that takes too long."""
         submission, limit_s = trial.attempts[-1], self.spec.sweep.trial_timeout_s
         if not submission.is_over:
-            record = scheduler.record.trials.get(submission.job_id)
+            record = scheduler.registry.timeline.trials.get(submission.job_id)
             started_s = None if record is None else record.started_s
             is_too_long = limit_s and started_s is not None and scheduler.now_s() > started_s + limit_s
             if is_too_long and not trial.is_told_to_end:
@@ -269,7 +262,7 @@ class Sweep:
             self._source.tell(trial.job_id, submission.feedback if killed else submission.loss, killed)
 
     def _worth_another(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
-        wanted = self._name not in scheduler.closed and len(trial.attempts) <= self.spec.sweep.retries
+        wanted = self._name not in scheduler.registry.closed and len(trial.attempts) <= self.spec.sweep.retries
         return wanted and worth_another(trial.attempts[-1])
 
     def _take(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:

@@ -10,11 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from eps.cluster.yarn.clients import open_client
 from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.types import ALL_STATES
 from eps.errors import EpsError
-from eps.hadoop.conf import environment_configuration
 from hscheduler.core.resources import Resources
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.spec import ClusterSpec
@@ -36,8 +34,6 @@ class YarnNodes:
     machines : callable
         Returns the machines of any state; raises an EpsError where nobody answers.
     every_s : float, seconds
-    on_close : callable, optional
-        Called when nobody looks any more.
     """
 
     def __init__(
@@ -46,12 +42,10 @@ class YarnNodes:
         cluster: ClusterSpec,
         machines: Callable[[], Sequence[Machine]],
         every_s: float = LOOK_EVERY_S,
-        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self._scheduler = scheduler
         self._machines = machines
         self._every_s = every_s
-        self._on_close = on_close
         (size,) = set(cluster.capacities().values())
         self._nodes = Nodes(size, scheduler.ask(scheduler.state.ledger.in_use))
         #: One look at a time: what was seen first is said first.
@@ -61,18 +55,6 @@ class YarnNodes:
         scheduler.look_at_cluster = self.look
         self._thread = threading.Thread(target=self._keep_looking, name="nodes of yarn", daemon=True)
         self._thread.start()
-
-    @classmethod
-    def of_environment(cls, scheduler: LiveScheduler, cluster: ClusterSpec) -> YarnNodes:
-        """Look at the cluster of ``HADOOP_CONF_DIR``.
-
-        Raises
-        ------
-        ConfigError
-            It names none.
-        """
-        client = open_client(environment_configuration())
-        return cls(scheduler, cluster, lambda: machines_of(client), on_close=client.close)
 
     def look(self) -> None:
         """Look now; what has changed is said to the scheduler when this returns."""
@@ -99,7 +81,6 @@ class YarnNodes:
         self._scheduler.look_at_cluster = None
         self._closing.set()
         self._thread.join()
-        self._on_close()
 
     def __enter__(self) -> YarnNodes:
         return self

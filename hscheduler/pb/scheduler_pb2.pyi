@@ -65,18 +65,22 @@ class GetJobRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
-    __slots__ = ("sweep",)
+    __slots__ = ("sweep", "going_on_only")
     SWEEP_FIELD_NUMBER: _ClassVar[int]
+    GOING_ON_ONLY_FIELD_NUMBER: _ClassVar[int]
     sweep: str
-    def __init__(self, sweep: _Optional[str] = ...) -> None: ...
+    going_on_only: bool
+    def __init__(self, sweep: _Optional[str] = ..., going_on_only: _Optional[bool] = ...) -> None: ...
 
 class ListJobsReply(_message.Message):
-    __slots__ = ("job_json", "scheduler_json")
+    __slots__ = ("job_json", "scheduler_json", "num_left_out")
     JOB_JSON_FIELD_NUMBER: _ClassVar[int]
     SCHEDULER_JSON_FIELD_NUMBER: _ClassVar[int]
+    NUM_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     job_json: _containers.RepeatedScalarFieldContainer[str]
     scheduler_json: str
-    def __init__(self, job_json: _Optional[_Iterable[str]] = ..., scheduler_json: _Optional[str] = ...) -> None: ...
+    num_left_out: int
+    def __init__(self, job_json: _Optional[_Iterable[str]] = ..., scheduler_json: _Optional[str] = ..., num_left_out: _Optional[int] = ...) -> None: ...
 
 class KillRequest(_message.Message):
     __slots__ = ("name", "why")

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
-from hscheduler.core.decisions import Action, Decision, Grow, Place, Shrink, Start, View, needing
+from hscheduler.core.decisions import Action, AdmissionView, Decision, Grow, Place, Shrink, Start, View, needing
 from hscheduler.core.jobs import Job, Phase
 from hscheduler.core.resources import Container, Role
 from hscheduler.core.room import Room
@@ -94,7 +94,7 @@ def round_robin(counts: Sequence[int], wanted: int) -> list[int] | None:
     return removed
 
 
-def schedule_incoming(view: View) -> Decision:
+def schedule_incoming(view: AdmissionView) -> Decision:
     """Start the head of the queue, in what is free and what others give (lines 1 to 27)."""
     head = view.queue[0]
     return start_with_what_others_give(view, head) or pass_the_head(
@@ -102,7 +102,7 @@ def schedule_incoming(view: View) -> Decision:
     )
 
 
-def start_with_what_others_give(view: View, job: Job) -> Decision | None:
+def start_with_what_others_give(view: AdmissionView, job: Job) -> Decision | None:
     """Return the plan that starts a job, in what is free and what others give; None where that is not enough."""
     roles = roles_of(job.request, *size_of(job))
     _, left = place(view.room(), job.request, roles)
@@ -112,7 +112,7 @@ def start_with_what_others_give(view: View, job: Job) -> Decision | None:
 Removal = dict[Job, list[Container]]
 
 
-def _take_from_others(view: View, head: Job, roles: Sequence[Role], left: Sequence[Role]) -> Decision | None:
+def _take_from_others(view: AdmissionView, head: Job, roles: Sequence[Role], left: Sequence[Role]) -> Decision | None:
     # A master that does not fit needs the place of a worker.
     workers = sum(role is not Role.SERVER for role in left)
     servers = len(left) - workers
@@ -133,7 +133,7 @@ def _take_from_others(view: View, head: Job, roles: Sequence[Role], left: Sequen
     return None
 
 
-def _numbers_more(view: View, one_by_one: int, missing: int) -> Iterator[int]:
+def _numbers_more(view: AdmissionView, one_by_one: int, missing: int) -> Iterator[int]:
     """Yield how many more than are missing may be removed: first one by one, then doubled, up to all that jobs have."""
     yield from range(one_by_one)
     spare = sum(job.count(role) - 1 for role in (Role.WORKER, Role.SERVER) for job in view.removable(role))
@@ -145,7 +145,7 @@ def _numbers_more(view: View, one_by_one: int, missing: int) -> Iterator[int]:
         yield spare - missing
 
 
-def _least(view: View, head: Job, roles: Sequence[Role], removal: Removal) -> Removal:
+def _least(view: AdmissionView, head: Job, roles: Sequence[Role], removal: Removal) -> Removal:
     """Return of a removal what is needed: containers were added to it until one lay where there was room."""
     needed = {container.container_id: container for container in chain.from_iterable(removal.values())}
     for container_id in list(needed):
@@ -159,7 +159,7 @@ def _least(view: View, head: Job, roles: Sequence[Role], removal: Removal) -> Re
     return {job: containers for job, containers in kept.items() if containers}
 
 
-def _removal(view: View, givers: Mapping[Role, Sequence[Job]], workers: int, servers: int) -> Removal | None:
+def _removal(view: AdmissionView, givers: Mapping[Role, Sequence[Job]], workers: int, servers: int) -> Removal | None:
     """Return the containers that jobs give, for so many workers and servers; None if they have too few of both."""
     spare = {role: sum(job.count(role) - 1 for job in jobs) for role, jobs in givers.items()}
     # What is missing of one kind is given of the other: a container is a container.
@@ -180,7 +180,7 @@ def _removal(view: View, givers: Mapping[Role, Sequence[Job]], workers: int, ser
     return removal
 
 
-def _admission(view: View, head: Job, roles: Sequence[Role], removal: Removal) -> Decision:
+def _admission(view: AdmissionView, head: Job, roles: Sequence[Role], removal: Removal) -> Decision:
     room = view.room()
     for container in chain.from_iterable(removal.values()):
         room.give(container.node, container.resources)
@@ -196,13 +196,13 @@ def _admission(view: View, head: Job, roles: Sequence[Role], removal: Removal) -
     return Decision((*shrinks, Start(head.job_id, tuple(placed))), sentence)
 
 
-def unplaced(view: View, head: Job) -> Sequence[Role]:
+def unplaced(view: AdmissionView, head: Job) -> Sequence[Role]:
     """Return what of a job that waits has no room in what is free, by its roles."""
     _, left = place(view.room(), head.request, roles_of(head.request, *size_of(head)))
     return left
 
 
-def _infeasible(view: View, head: Job) -> str:
+def _infeasible(view: AdmissionView, head: Job) -> str:
     left = unplaced(view, head)
     masters, workers = left.count(Role.MASTER), left.count(Role.WORKER)
     servers = len(left) - workers - masters

@@ -6,8 +6,9 @@ Source: EPS Algorithm 1 lines 2-6 and 31.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
-from hscheduler.core.decisions import Decision, Place, Start, View
+from hscheduler.core.decisions import AdmissionView, Decision, Place, Start
 from hscheduler.core.jobs import Job, JobRequest
 from hscheduler.core.resources import Resources, Role
 from hscheduler.core.room import Room
@@ -66,7 +67,7 @@ def size_of(job: Job) -> tuple[int, int]:
     return job.restart_size or (job.request.workers, job.request.servers)
 
 
-def start_if_it_fits(view: View, job: Job) -> Start | None:
+def start_if_it_fits(view: AdmissionView, job: Job) -> Start | None:
     """Return the start of a job where all that it asks for is free."""
     room, places = view.room(), []
     for role in roles_of(job.request, *size_of(job)):
@@ -77,7 +78,7 @@ def start_if_it_fits(view: View, job: Job) -> Start | None:
     return Start(job.job_id, tuple(places))
 
 
-def start_in_what_is_free(view: View, job: Job) -> Decision | None:
+def start_in_what_is_free(view: AdmissionView, job: Job) -> Decision | None:
     """Return the plan that starts a job where all that it asks for is free."""
     start = start_if_it_fits(view, job)
     if start is None:
@@ -85,8 +86,11 @@ def start_in_what_is_free(view: View, job: Job) -> Decision | None:
     return Decision((start,), f"{job.job_id} starts with {count_of(*size_of(job))}: they are free")
 
 
+_V = TypeVar("_V", bound=AdmissionView)
+
+
 def pass_the_head(
-    view: View, why: str, schedule: Callable[[View, Job], Decision | None] = start_in_what_is_free
+    view: _V, why: str, schedule: Callable[[_V, Job], Decision | None] = start_in_what_is_free
 ) -> Decision:
     """Start a job behind the head of the queue, which does not fit for the reason given; or say that all wait.
 
@@ -94,7 +98,7 @@ def pass_the_head(
 
     Parameters
     ----------
-    view : View
+    view : AdmissionView
     why : str
         Why the head waits.
     schedule : callable

@@ -44,10 +44,11 @@ def metrics_text(look: Look) -> str:
 
 def _trials(look: Look) -> Family:
     """Return the trials of each sweep in every phase, so that a series does not end where the last one leaves it."""
-    counts = Counter((row.sweep, row.phase) for row in look.rows)
+    counts = Counter(look.gone_trials)
+    counts.update((row.sweep, row.phase) for row in look.rows)
     samples = tuple(
         ("", {"sweep": sweep, "phase": str(phase)}, counts[sweep, phase])
-        for sweep in dict.fromkeys(row.sweep for row in look.rows)
+        for sweep in dict.fromkeys(sweep for sweep, _ in counts)
         for phase in Phase
     )
     text = "Trials by sweep and phase: that of the latest job where one was tried again; jobs of no sweep are of jobs."

@@ -13,8 +13,8 @@ from typing import Any
 
 from hscheduler.core.decisions import Action, Grow, Restart, Shrink, Start
 from hscheduler.core.jobs import Direction, Phase, best, end_text
-from hscheduler.core.record import Record, TrialRecord
 from hscheduler.core.resources import Role
+from hscheduler.core.timeline import Timeline, TrialRecord
 from hscheduler.spec import Spec
 
 #: Digits of seconds in a report.
@@ -22,7 +22,7 @@ _DIGITS = 6
 
 
 def report(
-    record: Record,
+    record: Timeline,
     *,
     policy: str,
     direction: Direction | None,
@@ -41,7 +41,7 @@ def report(
 
     Parameters
     ----------
-    record : Record
+    record : Timeline
     policy : str
     direction : Direction or None
         Which loss is better; None where they cannot be compared: none is the best then.
@@ -111,7 +111,7 @@ def report(
     }
 
 
-def _decisions(record: Record, trials: Mapping[str, TrialRecord], sweep: str, began_s: float) -> list[dict[str, Any]]:
+def _decisions(record: Timeline, trials: Mapping[str, TrialRecord], sweep: str, began_s: float) -> list[dict[str, Any]]:
     """Return what was decided, and, without a plan, which jobs failed or were killed by no decision; as it happened."""
     decided = [
         {
@@ -159,7 +159,7 @@ def _since(trial: TrialRecord, began_s: float) -> TrialRecord:
     )
 
 
-def _end_s(record: Record, trials: Iterable[TrialRecord], sweep: str, began_s: float) -> float:
+def _end_s(record: Timeline, trials: Iterable[TrialRecord], sweep: str, began_s: float) -> float:
     """Return when a sweep ended; one that goes on, how long it has been going on."""
     ends = [trial.finished_s for trial in trials]
     known = [end_s for end_s in ends if end_s is not None]

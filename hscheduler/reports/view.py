@@ -9,14 +9,14 @@ import dataclasses
 import threading
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase, best
-from hscheduler.core.record import Record
 from hscheduler.core.state import Scheduler
+from hscheduler.core.timeline import Timeline
 
 #: Decisions that are shown.
 LATEST_DECISIONS = 20
@@ -85,6 +85,8 @@ class Look:
     latency_sum_s: float = 0.0
     #: Jobs by phase; a trial has as many as it was tried with.
     jobs: Mapping[Phase, int] = field(default_factory=dict)
+    #: By sweep and phase, trials without a row: the record has them.
+    gone_trials: Mapping[tuple[str, Phase], int] = field(default_factory=dict)
 
     def count(self, phase: Phase) -> int:
         """Return how many trials are in a phase."""
@@ -115,6 +117,8 @@ class SweepView:
     result_of: Callable[[str], float | None]
     trial_of: Callable[[str], str] = lambda job_id: job_id
     _rows: dict[str, Row] = field(default_factory=dict)
+    #: Of jobs that are forgotten: how many ended how, and how many trials of each sweep.
+    _gone: tuple[Counter[Phase], Counter[tuple[str, Phase]]] = field(default_factory=lambda: (Counter(), Counter()))
     _decisions: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=LATEST_DECISIONS))
     _num_decisions: int = 0
     _latencies: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
@@ -141,7 +145,7 @@ class SweepView:
                 self._take_command(now_s, command)
             self._look_at(now_s, scheduler, changed=not isinstance(event, e.Iterated) or bool(commands))
 
-    def look_back(self, record: Record, scheduler: Scheduler) -> None:
+    def look_back(self, record: Timeline, scheduler: Scheduler) -> None:
         """Take what was before the first event: all that is known of it; on the thread that owns ``scheduler``."""
         with self._lock:
             for trial in record.trials.values():
@@ -157,10 +161,25 @@ class SweepView:
             self._num_decisions = scheduler.number_of_decision
             self._look_at(record.end_s, scheduler, changed=True)
 
+    def forget(self, jobs: Iterable[str], gone: Counter[Phase], gone_trials: Counter[tuple[str, Phase]]) -> None:
+        """Let go of the rows of jobs that are over.
+
+        Parameters
+        ----------
+        jobs : iterable of str
+        gone, gone_trials : Counter
+            How many jobs without a row ended how, and how many trials of each sweep.
+        """
+        with self._lock:
+            for job_id in jobs:
+                self._rows.pop(job_id, None)
+            self._gone = gone, gone_trials
+
     def look(self) -> Look:
         """Return the sweep as it is now."""
         with self._lock:
             jobs = [dataclasses.replace(row) for row in self._rows.values()]
+            gone, gone_trials = self._gone
             look = dataclasses.replace(
                 self._look,
                 policy=self.policy,
@@ -170,10 +189,13 @@ class SweepView:
                 num_decisions=self._num_decisions,
                 latencies=list(self._latencies),
                 latency_sum_s=self._latency_sum_s,
+                gone_trials=gone_trials,
             )
         # Without the lock: which trial a job is of may be looked up in a file.
         rows = self._by_trial(jobs)
-        return dataclasses.replace(look, rows=rows, jobs=Counter(row.phase for row in jobs), best=self._best(rows))
+        return dataclasses.replace(
+            look, rows=rows, jobs=gone + Counter(row.phase for row in jobs), best=self._best(rows)
+        )
 
     def _by_trial(self, jobs: Sequence[Row]) -> list[Row]:
         """Return a row for each trial: that of its latest job, since the first one's arrival."""

@@ -160,8 +160,16 @@ class SchedulerClient:
 
     def jobs(self, sweep: str = "") -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Return what is known of the jobs of a sweep, or of all, and of the scheduler."""
-        reply = self._call("ListJobs", pb.ListJobsRequest(sweep=sweep), "list jobs")
-        return [json.loads(text) for text in reply.job_json], json.loads(reply.scheduler_json)
+        found, about, _ = self._list(pb.ListJobsRequest(sweep=sweep))
+        return found, about
+
+    def jobs_going_on(self, sweep: str = "") -> tuple[list[dict[str, Any]], dict[str, Any], int]:
+        """Return as :meth:`jobs`, of those only that are not over; and how many are."""
+        return self._list(pb.ListJobsRequest(sweep=sweep, going_on_only=True))
+
+    def _list(self, request: pb.ListJobsRequest) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
+        reply = self._call("ListJobs", request, "list jobs")
+        return [json.loads(text) for text in reply.job_json], json.loads(reply.scheduler_json), int(reply.num_left_out)
 
     def cancel(self, job_id: str, why: str) -> list[str]:
         """End a job, or all jobs of a sweep; return their ids.  Harmless if it is over.

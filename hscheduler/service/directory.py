@@ -7,9 +7,8 @@
     ├── sockets/        what it listens on, where only its user's processes on this host are to reach it
     ├── tls/            certificates, where others are as well (hscheduler serve --listen)
     ├── service.json    {"host", "port", "pid"}
-    ├── journal.jsonl   every event, before anything was done about it; begun anew with a snapshot when it has grown
-    ├── past-TAG.sqlite jobs that are over and forgotten by that, found when they are asked for; TAG is the journal's
-    └── journal-TAG.jsonl   one that was forgotten (hscheduler serve --forget)
+    ├── record.sqlite   see hscheduler.record
+    └── record-TAG.sqlite   one that was forgotten (hscheduler serve --forget); TAG is that of its jobs
 """
 
 from __future__ import annotations
@@ -50,6 +49,8 @@ class ServiceDir:
 
     def not_running(self) -> str:
         """Return what to do where no service has this directory, as a sentence."""
+        if self.is_application():
+            return f"H-scheduler on YARN does not answer: hscheduler serve --on yarn{self.flag} says how it is"
         return f"no H-scheduler runs in {self.path}: start it with hscheduler serve{self.flag}"
 
     @property
@@ -63,9 +64,9 @@ class ServiceDir:
         return self._files.tls
 
     @property
-    def journal(self) -> Path:
-        """The events."""
-        return self.path / "journal.jsonl"
+    def record(self) -> Path:
+        """What its scheduler goes on with."""
+        return self.path / "record.sqlite"
 
     def lock(self) -> JobLock:
         """Make the directory, and hold it for as long as the lock is open.
@@ -94,6 +95,10 @@ class ServiceDir:
     def is_running(self) -> bool:
         """Return whether a service has this directory."""
         return self._files.is_running()
+
+    def is_application(self) -> bool:
+        """Return whether the service is, or was, an application of YARN; its record says which."""
+        return self._files.job_json.exists()
 
     def security(self, *, between_hosts: bool) -> Security:
         """Return how the service listens: on a Unix socket, or with certificates, which are made where there are none.

@@ -1,13 +1,12 @@
-"""One service: its directory, its journal, the scheduler, and who may call it."""
+"""One service: its directory, its record, the scheduler, and who may call it."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import cache
 from types import TracebackType
 from typing import Any
 
@@ -15,22 +14,23 @@ import grpc
 
 from eps.core.types import Address
 from eps.errors import ConfigError, StorageError
+from eps.job.client import Job
 from eps.net.calls.call import serve, stop
-from hscheduler.core import events as e
-from hscheduler.core.resources import Resources
-from hscheduler.core.state import Scheduler
-from hscheduler.live import forgetting
-from hscheduler.live.attempts import trial_of
-from hscheduler.live.journal import EventJournal, Header
+from eps.storage.jobdir import list_jobs
+from hscheduler.live.job import END_TIMEOUT_S
 from hscheduler.live.on_yarn import on_yarn
-from hscheduler.live.scheduler import LiveScheduler, LiveSettings, Observe
+from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from hscheduler.live.submission import trial_of
 from hscheduler.live.yarn_nodes import YarnNodes
 from hscheduler.pb.scheduler_pb2_grpc import add_HSchedulerServicer_to_server
+from hscheduler.record.api import Header, SchedulerRecord
+from hscheduler.record.sqlite import SqliteRecord, set_aside, tag_of
 from hscheduler.service.directory import ServiceDir
-from hscheduler.service.observer import Observer
+from hscheduler.service.observer import Observer, Take
 from hscheduler.service.server import SchedulerService
 from hscheduler.service.sweeps import Sweeps
 from hscheduler.spec import ClusterSpec
+from hscheduler.yarn.nodes import Machine
 
 #: Calls and streams at the same time; a further one is refused.
 MOST_CALLS = 256
@@ -39,7 +39,7 @@ STOP_GRACE_S = 0.5
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """What a service is told; None takes what its journal was begun with, or the default."""
+    """What a service is told; None takes what its record was begun with, or the default."""
 
     policy: str | None = None
     nodes: int | None = None
@@ -101,36 +101,83 @@ class ServiceSettings:
 
 
 def past_report(directory: ServiceDir, sweep: str) -> dict[str, Any]:
-    """Return the report of a sweep, or of everything where that is empty, from the journal of a service that is gone.
+    """Return the report of a sweep, or of everything where that is empty, from the record of a service that is gone.
 
     Raises
     ------
     ConfigError
         A service runs there, nothing was ever done there, or the sweep is unknown.
     StorageError
-        The directory cannot be used, or its journal is damaged.
+        The directory cannot be used, or its record is damaged.
     """
-    if not directory.journal.exists():
+    if not directory.record.exists():
         raise ConfigError(f"{directory.path}: no H-scheduler was ever here")
-    with directory.lock(), EventJournal(directory.journal) as journal:
-        if journal.header is None:
-            raise ConfigError(f"{directory.journal}: it is empty")
+    with directory.lock(), closing(SqliteRecord(directory.record)) as record:
+        if record.header is None:
+            raise ConfigError(f"{directory.record}: it is empty")
         settings = ServiceSettings()
-        cluster = settings.cluster(journal.header)
-        live = settings.live(journal.header)
-        scheduler = LiveScheduler(cluster.capacities(), live, journal=journal, takes_up=False)
-        scheduler.close(leave=True)
-        if sweep and sweep not in scheduler.sweeps and not scheduler.submissions(sweep):
-            raise ConfigError(f"sweep is {sweep!r}, but must be one of {', '.join(scheduler.sweeps) or 'none'}")
-        return Sweeps(scheduler, cluster).report(sweep)
+        cluster = settings.cluster(record.header)
+        live = settings.live(record.header)
+        scheduler = LiveScheduler(cluster.capacities(), live, record=record, takes_up=False)
+        try:
+            if sweep and not scheduler.look_ups.has_sweep(sweep):
+                known = ", ".join(scheduler.registry.sweeps) or "none"
+                raise ConfigError(f"sweep is {sweep!r}, but must be one of {known}")
+            return Sweeps(scheduler, cluster).report(sweep)
+        finally:
+            scheduler.close(leave=True)
+
+
+def _running_of(tag: str) -> list[str]:
+    """Return the names of the jobs of a record that run."""
+    return [job.name for job in list_jobs() if tag and job.name.startswith(f"sweep-{tag}-") and job.is_running()]
+
+
+def _way_out(directory: ServiceDir, tag: str, error: StorageError) -> StorageError:
+    """Return an error that says what is wrong with a record, which jobs of it run, and what can be done."""
+    running = ", ".join(_running_of(tag)) or "none"
+    told = f"of its jobs these run: {running}" if tag else "which jobs are its own is not known: eps list shows all"
+    return StorageError(
+        f"{error}\nThis version cannot go on with the record, and nothing was done; {told}.\n"
+        f"Either the version that wrote it goes on with it, or hscheduler serve --forget --state {directory.path} ends "
+        "these jobs, keeps the record beside the new one, and begins anew"
+    )
 
 
 def forget(directory: ServiceDir) -> str:
-    """Begin without the journal of a directory whose service is gone.  Raises as :func:`forgetting.forget` and
-    :meth:`ServiceDir.lock`.
+    """End the jobs of a record that run, and move it aside; return what was done, as a sentence.
+
+    That is the way out of a record that cannot be gone on with: another version wrote it, or decides otherwise, or the
+    disk has damaged it.  A job that was ended has its checkpoints: ``eps resume`` goes on with it, by itself.  Repeated
+    after it was cut short it goes on.
+
+    Raises
+    ------
+    EpsError
+        A job cannot be ended; the record is where it was.
+    ConfigError
+        A service runs in the directory.
+    StorageError
+        The record cannot be moved.
     """
+    path = directory.record
     with directory.lock():
-        return forgetting.forget(directory.journal)
+        if not path.exists():
+            return f"there is no record in {path.parent}: nothing is forgotten"
+        tag = tag_of(path)
+        running = _running_of(tag)
+        for name in running:
+            with Job.find(name) as job:
+                job.kill("its H-scheduler was told to forget it", END_TIMEOUT_S)
+        aside, number = path.with_name(f"{path.stem}-{tag or 'unknown'}{path.suffix}"), 1
+        while aside.exists():
+            number += 1
+            aside = path.with_name(f"{path.stem}-{tag or 'unknown'}-{number}{path.suffix}")
+        try:
+            set_aside(path, aside)
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be moved to {aside}: {error.strerror}") from error
+    return f"ended {', '.join(running) or 'no job'}; the record is kept as {aside}"
 
 
 def _check_address(host: str, port: int) -> None:
@@ -150,11 +197,13 @@ def _check_address(host: str, port: int) -> None:
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
 
 
-def _opened(directory: ServiceDir) -> EventJournal:
+def _opened(directory: ServiceDir) -> SqliteRecord:
+    if (journal := directory.path / "journal.jsonl").exists() and not directory.record.exists():
+        raise StorageError(f"{journal} is of an earlier version, which alone can go on with it: name another --state")
     try:
-        return EventJournal(directory.journal)
+        return SqliteRecord(directory.record)
     except StorageError as error:
-        raise forgetting.way_out(directory.journal, error) from error
+        raise _way_out(directory, tag_of(directory.record), error) from error
 
 
 class Service:
@@ -167,54 +216,58 @@ class Service:
     directory : ServiceDir
     settings : ServiceSettings
     observe : callable, optional
-        As of :class:`~hscheduler.live.scheduler.LiveScheduler`, beside what clients are shown.
+        Called with every event, on the scheduler's thread.
+    machines : callable, optional
+        Returns the machines of a cluster whose nodes come and go, as of :class:`YarnNodes`; default: they do not.
+    record : SchedulerRecord, optional
+        By default the file of the directory; closed with this.
 
     Raises
     ------
     ConfigError
         The directory belongs to another one that runs or was begun with other settings, or the address is taken.
     StorageError
-        The directory cannot be used, or nobody can go on with its journal: the message says what can be done.
+        The directory cannot be used, or nobody can go on with its record: the message says what can be done.
     """
 
-    def __init__(self, directory: ServiceDir, settings: ServiceSettings, observe: Observe | None = None) -> None:
+    def __init__(
+        self,
+        directory: ServiceDir,
+        settings: ServiceSettings,
+        observe: Take | None = None,
+        machines: Callable[[], Sequence[Machine]] | None = None,
+        record: SchedulerRecord | None = None,
+    ) -> None:
         self._lock = directory.lock()
         self._leaves = False
         undo = ExitStack()
         undo.callback(self._lock.close)
         with undo:
-            # Before there is a journal, with whose settings every later start has to agree.
+            # Before there is a record, with whose settings every later start has to agree.
             if settings.host:
                 _check_address(settings.host, settings.port)
-            journal = undo.enter_context(_opened(directory))
-            #: What was dropped at the end of the journal, as a sentence; empty if nothing was.
-            self.dropped = journal.dropped
-            header = journal.header
+            is_own = record is None
+            record = record or _opened(directory)
+            undo.callback(record.close)
+            #: What was dropped at the end of the record, as a sentence; empty if nothing was.
+            self.dropped = record.dropped
+            header = record.header
             self.cluster = settings.cluster(header)
-            nodes: dict[str, Resources] = self.cluster.capacities()
+            nodes = self.cluster.capacities()
             live = settings.live(header)
-            self.observer = Observer(live.policy)
-
-            def take(now_s: float, event: e.Event, commands: list[e.Command], state: Scheduler) -> None:
-                self.observer.take(now_s, event, commands, state)
-                if observe is not None:
-                    observe(now_s, event, commands, state)
-
+            self.observer = Observer(live.policy, observe)
             try:
-                self.scheduler = LiveScheduler(
-                    nodes, live, journal=journal, observe=take, look_back=self.observer.look_back
-                )
+                self.scheduler = LiveScheduler(nodes, live, record=record, observer=self.observer)
             except StorageError as error:
-                raise error if header is None else forgetting.way_out(directory.journal, error) from error
+                raise error if header is None or not is_own else _way_out(directory, header.tag, error) from error
             undo.callback(self.scheduler.close, leave=True)
             self._nodes: YarnNodes | None = None
-            if on_yarn(live.job_settings):
-                self._nodes = YarnNodes.of_environment(self.scheduler, self.cluster)
+            if machines is not None:
+                self._nodes = YarnNodes(self.scheduler, self.cluster, machines)
                 undo.callback(self._nodes.close)
             self.sweeps = Sweeps(self.scheduler, self.cluster)
             self.observer.wake, self.observer.name_of = self.sweeps.wake, self._name_of
-            # It never changes, and may be of the past.
-            self.observer.trial_of = cache(lambda job_id: trial_of(job_id, self.scheduler.submission))
+            self.observer.trial_of = lambda job_id: trial_of(job_id, self.scheduler.look_ups.submission)
             # Before anybody can ask for one of them.
             self.sweeps.go_on()
             servicer = SchedulerService(self.scheduler, self.cluster, self.observer.board, self.sweeps)
@@ -240,7 +293,7 @@ class Service:
             undo.pop_all()
 
     def _name_of(self, job_id: str) -> str:
-        submission = self.scheduler.submission(job_id)
+        submission = self.scheduler.look_ups.submission(job_id)
         return "" if submission is None else submission.name
 
     def leave(self) -> None:

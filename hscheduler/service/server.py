@@ -15,13 +15,12 @@ from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.codec import spelt
 from hscheduler.core.jobs import Direction
-from hscheduler.live.on_yarn import job_check
 from hscheduler.live.results import open_model, own_report
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import Submission
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerServicer
-from hscheduler.service.news import NewsBoard
+from hscheduler.service.observer import NewsBoard
 from hscheduler.service.sweeps import ALONE, TAKE_TIMEOUT_S, Sweeps
 from hscheduler.spec import ClusterSpec, request_of
 
@@ -57,7 +56,7 @@ class SchedulerService(HSchedulerServicer):
 
     def OpenSweep(self, request: pb.OpenSweepRequest, context: grpc.ServicerContext) -> pb.OpenSweepReply:
         """Take how the jobs of a sweep are ranked."""
-        if not request.sweep or request.sweep in self._scheduler.tables:
+        if not request.sweep or request.sweep in self._scheduler.registry.tables:
             raise ConfigError(f"sweep is {request.sweep!r}, but must be a name that no other sweep has")
         opened = e.SweepOpened(
             request.sweep,
@@ -68,7 +67,7 @@ class SchedulerService(HSchedulerServicer):
         )
         self._check_takes_jobs(request.sweep)
         self._scheduler.check_room()
-        before = self._scheduler.sweeps.get(request.sweep)
+        before = self._scheduler.registry.sweeps.get(request.sweep)
         if before is not None and before != opened:
             raise ConfigError(f"sweep {request.sweep!r} was opened as {before}, not as {opened}")
         if before is None:
@@ -84,9 +83,6 @@ class SchedulerService(HSchedulerServicer):
         point, sweep = _object(request.point_json or "{}", "point"), request.sweep or ALONE
         if not request.job_id:
             raise ConfigError("job id is empty, but must be one that was never used with this scheduler")
-        if self._known(request.job_id) is None:
-            with job_check(self._scheduler.settings.job_settings) as check:
-                check(spec)
         with self._submitting:
             known = self._known(request.job_id)
             if known is None:
@@ -111,10 +107,17 @@ class SchedulerService(HSchedulerServicer):
         """Return the jobs of a sweep, or all, and what the scheduler is."""
         if request.sweep:
             self._check_sweep(request.sweep)
+        look_ups = self._scheduler.look_ups
         here, about = self._scheduler.ask(lambda: self._list(request.sweep))
-        past = () if self._scheduler.past is None else self._scheduler.past.submissions(request.sweep)
-        # In this order: one that has become past meanwhile is as it was.
-        jobs = {job["job_id"]: job for job in (*map(self._job, past), *here)}.values()
+        if request.going_on_only:
+            going_on = [job for job in here if not job["is_over"]]
+            over = look_ups.counts(request.sweep)[0].total() + len(here) - len(going_on)
+            return pb.ListJobsReply(
+                job_json=map(json.dumps, going_on), scheduler_json=json.dumps(about), num_left_out=over
+            )
+        # In this order: one that has left the scheduler meanwhile is as it was.
+        past = {each.job_id: self._job(each) for each in look_ups.past(request.sweep)}
+        jobs = (past | {job["job_id"]: job for job in here}).values()
         return pb.ListJobsReply(job_json=map(json.dumps, jobs), scheduler_json=json.dumps(about))
 
     def Kill(self, request: pb.KillRequest, context: grpc.ServicerContext) -> pb.KillReply:
@@ -127,7 +130,7 @@ class SchedulerService(HSchedulerServicer):
             self._check_sweep(name)
             # Whoever submits a job meanwhile finds the sweep closed, or has that job ended too.
             with self._submitting:
-                jobs = [each.job_id for each in self._scheduler.submissions(name) if not each.is_over]
+                jobs = [each.job_id for each in self._scheduler.look_ups.here(name) if not each.is_over]
                 self._end(name, jobs, why)
         self._settle()
         self._sweeps.wake()
@@ -199,7 +202,7 @@ class SchedulerService(HSchedulerServicer):
             raise PeerUnavailableError("H-scheduler has ended")
 
     def _settle(self) -> None:
-        """Wait until what was said is in the journal."""
+        """Wait until what was said is in the record."""
         try:
             self._scheduler.settle(TAKE_TIMEOUT_S)
         except RuntimeError as error:
@@ -209,7 +212,7 @@ class SchedulerService(HSchedulerServicer):
         return bool(sweep) and self._sweeps.has_ended(sweep)
 
     def _check_sweep(self, sweep: str) -> None:
-        if sweep not in self._scheduler.sweeps and not self._scheduler.submissions(sweep):
+        if not self._scheduler.look_ups.has_sweep(sweep):
             raise JobNotFoundError(f"there is no job and no sweep {sweep!r}")
 
     def _end(self, sweep: str, jobs: Sequence[str], why: str) -> None:
@@ -221,12 +224,12 @@ class SchedulerService(HSchedulerServicer):
             self._scheduler.cancel(job_id, why)
 
     def _check_takes_jobs(self, sweep: str) -> None:
-        why = None if sweep == ALONE else self._scheduler.closed.get(sweep)
+        why = None if sweep == ALONE else self._scheduler.registry.closed.get(sweep)
         if why is not None:
             raise ConfigError(f"sweep is {sweep!r}, but must be one that takes jobs: it was ended ({why})")
 
     def _known(self, job_id: str) -> Submission | None:
-        return self._scheduler.submission(job_id)
+        return self._scheduler.look_ups.submission(job_id)
 
     def _found(self, job_id: str) -> Submission:
         found = self._known(job_id)
@@ -252,19 +255,19 @@ class SchedulerService(HSchedulerServicer):
             "vcores": ledger.total().vcores,
             "sweeps": self._sweeps.states(),
         }
-        return [self._job(each) for each in scheduler.submissions(sweep, past=False)], about
+        return [self._job(each) for each in scheduler.look_ups.here(sweep)], about
 
     def _decisions(self, submission: Submission) -> list[tuple[float, str]]:
         """Return when what was decided about a job, the latest last; what was forgotten is first."""
-        here = self._scheduler.ask(lambda: list(self._scheduler.record.decisions))
-        past = [] if self._scheduler.past is None else self._scheduler.past.decisions(submission.sweep)
+        here = self._scheduler.ask(lambda: list(self._scheduler.registry.timeline.decisions))
+        past = self._scheduler.look_ups.decisions(submission.sweep)
         known = dict.fromkeys(each for each in (*past, *here) if submission.job_id in each.jobs)
         return [(round(each.at_s, 3), each.sentence) for each in known]
 
     def _job(self, submission: Submission) -> dict[str, Any]:
         """Return what is known of a job; on the scheduler's thread."""
         job = self._scheduler.state.jobs.get(submission.job_id)
-        record = self._scheduler.record.trials.get(submission.job_id)
+        record = self._scheduler.registry.timeline.trials.get(submission.job_id)
         arrived_s = submission.arrived_s if record is None else record.arrived_s
         phase = submission.phase or (job.phase if job is not None else "submitted")
         return {

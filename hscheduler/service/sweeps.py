@@ -9,11 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 from eps.errors import ConfigError
-from hscheduler.live.attempts import attempt_id
 from hscheduler.live.checks import check_sweep, working
-from hscheduler.live.on_yarn import job_check
+from hscheduler.live.on_yarn import check_place
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler
+from hscheduler.live.submission import attempt_id
 from hscheduler.live.sweep import Sweep, opened_of, trial_id, trial_prefix
 from hscheduler.spec import ClusterSpec, Spec
 
@@ -46,12 +46,12 @@ class Sweeps:
         self._failed: dict[str, str] = {}
 
     def go_on(self) -> None:
-        """Take up the sweeps of the scheduler's journal; one that cannot go on does not keep the others from it."""
+        """Take up the sweeps of the scheduler's record; one that cannot go on does not keep the others from it."""
         with self._lock:
-            for name, tables in list(self._scheduler.tables.items()):
+            for name, tables in list(self._scheduler.registry.tables.items()):
                 if name in self._threads:
                     continue
-                if name in self._scheduler.ended:
+                if name in self._scheduler.registry.ended:
                     self._ended.add(name)
                     continue
                 try:
@@ -73,7 +73,7 @@ class Sweeps:
         """
         scheduler = self._scheduler
         with self._lock:
-            before = scheduler.tables.get(name)
+            before = scheduler.registry.tables.get(name)
             is_same = before is not None and dict(before) == dict(tables)
             if is_same and (name in self._threads or name in self._ended):
                 return
@@ -82,8 +82,7 @@ class Sweeps:
                 # Who waits for the answer does not wait for all of the data to be read.
                 spec = self._spec(tables)
                 check_sweep(spec, reads_data=False)
-                with job_check(scheduler.settings.job_settings) as check:
-                    working(spec, check)
+                working(spec, lambda job: check_place(job, scheduler.settings.job_settings))
             sweep = self._sweep(name, tables)
             try:
                 # The longest that there may be.
@@ -100,11 +99,10 @@ class Sweeps:
 
     def _check_name(self, name: str) -> None:
         scheduler = self._scheduler
-        if not name or name in (ALONE, *scheduler.tables, *scheduler.sweeps) or scheduler.submissions(name):
+        if not name or name in (ALONE, *scheduler.registry.tables) or scheduler.look_ups.has_sweep(name):
             raise ConfigError(f"sweep is {name!r}, but must be a name that no other sweep has")
-        taken = [job_id for job_id in scheduler.job_ids() if job_id.startswith(trial_prefix(name))]
-        if taken:
-            raise ConfigError(f"sweep is {name!r}, but must be another name: there has been a job {taken[0]!r}")
+        if taken := scheduler.look_ups.first_id(trial_prefix(name)):
+            raise ConfigError(f"sweep is {name!r}, but must be another name: there has been a job {taken!r}")
 
     def check_job_id(self, job_id: str) -> None:
         """Refuse a job id that a trial of a sweep of ours may have.
@@ -114,7 +112,7 @@ class Sweeps:
         ConfigError
             It is one.
         """
-        for name in list(self._scheduler.tables):
+        for name in list(self._scheduler.registry.tables):
             if job_id.startswith(trial_prefix(name)):
                 raise ConfigError(f"job id is {job_id!r}, but must be another: sweep {name!r} has such ids")
 
@@ -143,6 +141,8 @@ class Sweeps:
             self._scheduler.close_sweep(name, f"the sweep cannot go on: {error}")
         self._ended.add(name)
         self._scheduler.note_end(name)
+        # What it knows of its trials is in the scheduler.
+        del self._sweeps[name], self._threads[name]
 
     def wake(self) -> None:
         """Have all sweeps look at their trials."""
@@ -155,12 +155,12 @@ class Sweeps:
 
     def states(self) -> dict[str, str]:
         """Return how each sweep is."""
-        names = dict.fromkeys([*self._scheduler.sweeps, *self._sweeps])
+        names = dict.fromkeys([*self._scheduler.registry.sweeps, *self._sweeps])
         return {name: self._failed.get(name) or ("ended" if self.has_ended(name) else "running") for name in names}
 
     def report(self, name: str) -> dict[str, Any]:
         """Return the report of a sweep, or of everything where the name is empty.  Raises as :func:`report_of`."""
-        spec, tables = None, self._scheduler.tables.get(name)
+        spec, tables = None, self._scheduler.registry.tables.get(name)
         if tables is not None:
             with suppress(ConfigError):
                 spec = self._spec(tables)
@@ -168,7 +168,7 @@ class Sweeps:
 
     def end(self, why: str) -> None:
         """End all sweeps that have not ended: no scheduler is to go on with them."""
-        for name in list(self._scheduler.tables):
+        for name in list(self._scheduler.registry.tables):
             if name not in self._ended:
                 self._scheduler.close_sweep(name, why)
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from hscheduler.core import events as e
 from hscheduler.core.decisions import Policy, needs_of
 from hscheduler.core.jobs import WATCHED_ITERATIONS, Phase, Size
-from hscheduler.core.record import Record
 from hscheduler.core.resources import Container, Resources, Role
 from hscheduler.core.state import Scheduler
+from hscheduler.core.timeline import Timeline
 from hscheduler.simulator.models import Costs
 from hscheduler.simulator.workload import SimulatedJob
 
@@ -96,7 +96,7 @@ class Simulation:
         threshold: int | None = None,
     ) -> None:
         self.scheduler = Scheduler(nodes, policy, seed, threshold)
-        self.record = Record()
+        self.record = Timeline()
         self.losses: dict[str, float] = {}
         #: Events that have happened, milestones of jobs included.
         self.num_events = 0
@@ -116,7 +116,7 @@ class Simulation:
             self._step(sweep)
         self._next_arrival()
 
-    def run(self) -> Record:
+    def run(self) -> Timeline:
         """Let everything happen; return the record.
 
         Raises

@@ -1,30 +1,38 @@
-"""What the plugin in a ResourceManager asks: HTTP, on a port of its own.
+"""What answers the plugin in a ResourceManager: HTTP, on a port of the loopback interface.
 
 A call is answered at once with the latest plan, which says of when it is; only the first waits a moment for its own.
 Planning, and asking job masters for it, is the work of another thread, which always takes the newest snapshot.
+
+The texts are not encrypted, so both sides talk on one host only.  A body is read only after its sender has proved
+that it knows the secret.
 """
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import logging
+import os
+import secrets
 import socket
+import stat
 import threading
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 
-from eps.errors import ConfigError
+from eps.errors import ConfigError, StorageError
 from eps.system.text_server import CLOSE_S, BoundedServer
-from hscheduler.yarn.facts import JobFacts
-from hscheduler.yarn.plan import make_plan
-from hscheduler.yarn.snapshot import Plan, Snapshot
-from hscheduler.yarn.together import AskedTogether
 from hscheduler.yarn.wire import (
+    DIGEST,
     MOST_BYTES,
     PROOF,
+    Plan,
+    Snapshot,
     WireError,
+    digest_of,
     parse_snapshot,
     plan_text,
     proof_of_answer,
@@ -42,12 +50,6 @@ _JOIN_S = 20.0
 
 #: Snapshot -> plan; may take its time.
 Planner = Callable[[Snapshot], Plan]
-
-
-def planner_with(facts: JobFacts) -> Planner:
-    """Return what asks for the facts of the jobs of a snapshot, all at once, and plans."""
-    ask = AskedTogether(facts.of)
-    return lambda snapshot: make_plan(snapshot, ask(snapshot.applications))
 
 
 class Plans:
@@ -125,7 +127,7 @@ class PluginServer:
     secret : bytes
         What the plugin must prove to know.
     host, port
-        Where to listen; port 0 is a free one.
+        Where to listen, on the loopback interface; port 0 is a free one.
     listening : socket, optional
         Bound already; host and port count nothing then.
     tell : callable
@@ -134,7 +136,7 @@ class PluginServer:
     Raises
     ------
     ConfigError
-        Nobody can listen there.
+        The address cannot be listened on, or other hosts could connect to it.
     """
 
     def __init__(
@@ -148,6 +150,11 @@ class PluginServer:
     ) -> None:
         self._secret = secret
         try:
+            if listening is None and not ipaddress.ip_address(socket.gethostbyname(host)).is_loopback:
+                raise ConfigError(
+                    f"listen is {host}:{port}, but must be on the loopback interface (127.0.0.1): H-scheduler and the "
+                    "plugin do not encrypt what they say; run this command on the ResourceManager's host"
+                )
             self._server = _server(host, port, listening, self)
         except (OSError, OverflowError) as error:
             raise ConfigError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
@@ -157,11 +164,15 @@ class PluginServer:
         self._thread = threading.Thread(target=serve, args=(CLOSE_S,), name="calls of YARN", daemon=True)
         self._thread.start()
 
-    def answer(self, given: str, body: bytes) -> tuple[int, str, bytes]:
-        """Return (status, proof, text) for what was posted with a proof."""
-        if not hmac.compare_digest(proof_of_request(self._secret, body).encode(), given.encode()):
-            return 403, "", b"the secret is another one\n"
+    def knows_secret(self, proof: str, digest: str) -> bool:
+        """Return whether the sender of a text with this digest has proved that it knows the secret."""
+        return hmac.compare_digest(proof_of_request(self._secret, digest).encode(), proof.encode())
+
+    def answer(self, proof: str, digest: str, body: bytes) -> tuple[int, str, bytes]:
+        """Return (status, proof, text) for a posted text whose proof was checked."""
         try:
+            if digest_of(body) != digest:
+                raise WireError("its digest is that of another text")
             snapshot = parse_snapshot(body)
         except WireError as error:
             return 400, "", f"{error}\n".encode()
@@ -169,7 +180,7 @@ class PluginServer:
         if plan is None:
             return 503, "", b"there is no plan yet\n"
         text = plan_text(plan)
-        return 200, proof_of_answer(self._secret, given, text), text
+        return 200, proof_of_answer(self._secret, proof, text), text
 
     def close(self) -> None:
         """Stop listening."""
@@ -192,12 +203,15 @@ def _server(host: str, port: int, listening: socket.socket | None, answers: Plug
         disable_nagle_algorithm = True
 
         def do_POST(self) -> None:
-            length = self.headers.get("Content-Length", "")
-            if self.path != "/plan" or not (length.isascii() and length.isdigit()) or int(length) > MOST_BYTES:
-                self._say(404 if self.path != "/plan" else 400, "", b"")
-                return
-            body = self.rfile.read(int(length))
-            self._say(*answers.answer(self.headers.get(PROOF, ""), body))
+            length, proof, digest = (self.headers.get(name, "") for name in ("Content-Length", PROOF, DIGEST))
+            if self.path != "/plan":
+                self._say(404, "", b"")
+            elif not answers.knows_secret(proof, digest):
+                self._say(403, "", b"the secret is another one\n")
+            elif not (length.isascii() and length.isdigit()) or int(length) > MOST_BYTES:
+                self._say(400, "", f"it must have 0 to {MOST_BYTES} bytes\n".encode())
+            else:
+                self._say(*answers.answer(proof, digest, self.rfile.read(int(length))))
 
         def _say(self, status: int, proof: str, text: bytes) -> None:
             self.send_response(status)
@@ -219,3 +233,39 @@ def _server(host: str, port: int, listening: socket.socket | None, answers: Plug
     made.server_address = listening.getsockname()[:2]
     made.server_activate()
     return made
+
+
+# ---- the secret that both share
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_SECRET_BYTES = 16
+
+
+def secret_of(path: Path) -> bytes:
+    """Return the secret in a file; one is made where there is no file.
+
+    Raises
+    ------
+    StorageError
+        It cannot be read or written, is empty or a folder, or others may read it.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise StorageError(f"{path}: the secret cannot be made: {error.strerror or error}") from error
+    else:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{secrets.token_hex(_SECRET_BYTES)}\n")
+    if path.is_dir():
+        raise StorageError(f"{path}: is a folder, but must be a file with the secret, or none yet")
+    try:
+        if path.stat().st_mode & _OTHERS:
+            raise StorageError(f"{path}: others may read the secret: chmod 600 {path}")
+        found = path.read_bytes().strip()
+    except OSError as error:
+        raise StorageError(f"{path}: the secret cannot be read: {error.strerror or error}") from error
+    if not found:
+        raise StorageError(f"{path}: is empty, but must hold a secret: remove it, and one is made")
+    return found

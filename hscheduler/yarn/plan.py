@@ -7,33 +7,48 @@ The choice is Algorithm 1's (:mod:`hscheduler.policies.elastic`), over what the 
   by the share of a user, or since no node has its label, that is said, and nothing is taken.
 - Before its job master runs, of an application only that container is known; its tags may say the rest:
   ``eps.workers=3 eps.servers=1 eps.worker=4096x1 eps.server=4096x1`` (memory in MB, cores).
-- Where containers are of other sizes than those that are missing, as few are taken as it takes
-  (:mod:`hscheduler.yarn.fewest`).
+- Algorithm 1 takes a container for each that is missing.  On YARN every job has containers of its own size, and in the
+  place of one with eight gigabytes several fit: where sizes differ as few are taken as it takes, in the order in which
+  Algorithm 1 removes them (lines 18-26: one from each job in turn, the largest first, workers before servers).
 - What is marked already counts as free, since it will be; so nothing is taken twice.  Where somebody else gets it, the
   next snapshot shows that, and it is planned again.
 - A plan takes for one application.  Those after it in the queue wait for the next.
+- Nothing is taken from a queue from which YARN itself preempts: one would undo what the other does.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from hscheduler.core.decisions import Decision, Shrink, Start
-from hscheduler.core.jobs import Direction, Job, JobRequest, Phase
+from hscheduler.core.decisions import Action, AdmissionView, Decision, Shrink, Start
+from hscheduler.core.jobs import Job, JobRequest, Phase
 from hscheduler.core.resources import NOTHING, Container, Resources, Role
 from hscheduler.core.room import FreeIndex, Room
 from hscheduler.core.words import count_of, counted
 from hscheduler.policies.elastic import schedule_incoming, unplaced
-from hscheduler.policies.placing import listed
-from hscheduler.yarn.facts import Facts
-from hscheduler.yarn.fewest import spared, start_with_fewest
-from hscheduler.yarn.snapshot import Application, Ask, Held, Plan, Snapshot
+from hscheduler.policies.placing import listed, place, roles_of, size_of
+from hscheduler.yarn.wire import Application, Ask, Held, Plan, Snapshot
 
 _SIZE = re.compile(r"(\d{1,9})x(\d{1,6})")
 _MOST_MEMBERS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """How a job is: what YARN does not know of it, and its master does."""
+
+    #: It has given its early feedback: others may get what it has.
+    early_feedback: bool
+    #: Container -> worker or server; what is not in it is neither counted nor taken.
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    #: Its size is not changing just now.
+    may_shrink: bool = True
+    #: It waits for its first workers and servers, of which it may have some.
+    starting: bool = False
 
 
 def make_plan(snapshot: Snapshot, facts: Mapping[str, Facts]) -> Plan:
@@ -50,22 +65,15 @@ def make_plan(snapshot: Snapshot, facts: Mapping[str, Facts]) -> Plan:
         (a for a in snapshot.applications if waits(a, facts.get(a.application_id))),
         key=lambda a: (-a.priority, a.submitted_ms, a.application_id),
     )
-    takes: tuple[str, ...] = ()
-    taker = ""
-    for application in waiting:
-        takes = planner.make_room(application)
-        if takes:
-            taker = application.application_id
-            break
+    # One after the other, up to the first for which something is taken.
+    takes = next(filter(None, map(planner.make_room, waiting)), ())
     marked = [held.container_id for a in snapshot.applications for held in a.containers if held.marked]
     return Plan(
         snapshot.instance,
         snapshot.taken_ms,
         takes,
         () if planner.needs_room else tuple(sorted(marked)),
-        tuple(planner.sentences),
-        taker,
-        frozenset(planner.held),
+        (*_fought_over(snapshot), *planner.sentences),
     )
 
 
@@ -91,8 +99,6 @@ class _Planner:
         self.sentences: list[str] = []
         #: Somebody waits who can be helped; what is marked is spared otherwise.
         self.needs_room = False
-        #: Applications for which others could give nothing, as they are.
-        self.held: set[str] = set()
         #: Node -> what applications before this one will get there.
         self._promised: dict[str, Resources] = {}
 
@@ -101,7 +107,6 @@ class _Planner:
         partition = application.asks[0].label
         limit = _limit_of_yarn(self._snapshot, application, partition)
         if limit:
-            self.held.add(application.application_id)
             self.sentences.append(f"{application} waits: {limit}; others shrinking would not help")
             return ()
         request, wanted = _request(application)
@@ -112,12 +117,9 @@ class _Planner:
         taken = {container_id for shrink in shrinks for container_id in shrink.containers}
         over = _user_limit(self._snapshot, application, partition, need, taken) if decision.actions else ""
         if over:
-            self.held.add(application.application_id)
             self.sentences.append(f"{application} waits: {over}; others shrinking would not help")
             return ()
         if not decision.actions:
-            if view.gives_all:
-                self.held.add(application.application_id)
             self.sentences.append(f"{application} waits for {wanted}: {_infeasible(decision, view, application, need)}")
             return ()
         self.needs_room = True
@@ -132,12 +134,27 @@ class _Planner:
 
     def _promise(self, decision: Decision, request: JobRequest) -> None:
         for action in decision.actions:
-            for place in action.places if isinstance(action, Start) else ():
-                size = self._counted(request.resources(place.role))
-                self._promised[place.node] = self._promised.get(place.node, NOTHING) + size
+            for promised in action.places if isinstance(action, Start) else ():
+                size = self._counted(request.resources(promised.role))
+                self._promised[promised.node] = self._promised.get(promised.node, NOTHING) + size
 
     def _counted(self, size: Resources) -> Resources:
         return size if self._snapshot.counts_cores else replace(size, vcores=0)
+
+
+def _fought_over(snapshot: Snapshot) -> list[str]:
+    """Return what is to be set where YARN's own preemption takes from the same queues."""
+    return [
+        f"nothing is taken from queue {queue}: YARN's own preemption may take from it, and would fight with "
+        f"H-scheduler's; set yarn.scheduler.capacity.PATH.disable_preemption to true for the path of {queue} in "
+        "capacity-scheduler.xml, and run yarn rmadmin -refreshQueues"
+        for queue in sorted(_preempted(snapshot))
+    ]
+
+
+def _preempted(snapshot: Snapshot) -> set[str]:
+    """Return the queues from which YARN itself preempts."""
+    return {queue.queue for queue in snapshot.queues if not queue.preemption_disabled}
 
 
 # ---- what an application waits for
@@ -258,7 +275,7 @@ def _infeasible(decision: Decision, view: _YarnView, application: Application, n
 
 
 class _YarnView:
-    """One partition, with one application that waits and the jobs that may give.
+    """One partition as Algorithm 1 sees it, with one application that waits and the jobs that may give.
 
     The queue that it is in may have less than the nodes have free: then that much is free, and only jobs of the same
     queue can make room.
@@ -305,10 +322,12 @@ class _YarnView:
                 left -= size
         bound = left is not None and not need.fits_into(left)
         self._room = FreeIndex(_capped(nodes, left) if left is not None and bound else nodes)
-        givers = [(a, f) for a, f in self.others if f is not None and (not bound or a.queue == application.queue)]
         self._containers: dict[str, dict[Role, list[Container]]] = {}
         self._jobs: list[Job] = []
-        for number, (a, known) in enumerate(givers, 1):
+        preempted = _preempted(snapshot)
+        for number, (a, known) in enumerate(self.others, 1):
+            if a.queue in preempted or (bound and a.queue != application.queue):
+                continue
             if known is not None and known.early_feedback and known.may_shrink:
                 self._add(number, a, known, nodes)
 
@@ -349,12 +368,6 @@ class _YarnView:
                 return self._counted(found.most) - self._counted(found.used) + freed
         return None
 
-    @property
-    def gives_all(self) -> bool:
-        """Whether all others gave what they could: only the end of one of them would help."""
-        known = [facts for application, facts in self.others if application.containers]
-        return all(facts is not None and facts.early_feedback and facts.may_shrink for facts in known)
-
     def application(self, application_id: str) -> Application:
         """Return an application."""
         return self._applications[application_id]
@@ -366,69 +379,23 @@ class _YarnView:
         parts = [(workers, "worker"), (len(shrink.containers) - workers, "server")]
         return listed([counted(number, noun) for number, noun in parts if number])
 
-    # ---- as in :class:`hscheduler.core.decisions.View`
-
-    @property
-    def releasing(self) -> int:
-        """See :class:`View`; what is marked counts as free here."""
-        return 0
+    # ---- as in :class:`hscheduler.core.decisions.AdmissionView`
 
     def room(self) -> Room:
-        """See :class:`View`."""
+        """Return a trial of placements; what is marked counts as free."""
         return Room(self._room)
 
     def containers(self, job: Job, role: Role) -> list[Container]:
-        """See :class:`View`."""
+        """Return what a job has in this partition and is not asked for already, the newest first."""
         return self._containers[job.job_id][role]
 
     def removable(self, role: Role) -> Iterator[Job]:
-        """See :class:`View`."""
+        """Yield jobs that may give and have more than one of a role, those with most of it first."""
         return iter(sorted((j for j in self._jobs if j.count(role) > 1), key=lambda j: (-j.count(role), j.number)))
 
-    def growable(self, role: Role) -> Iterator[Job]:
-        """See :class:`View`: somebody waits; who may grow is :mod:`hscheduler.yarn.giving_back`'s."""
-        return iter(())
-
     def running(self) -> Sequence[Job]:
-        """See :class:`View`."""
+        """Return the jobs that may give."""
         return self._jobs
-
-    def in_training(self, sweep: str) -> Sequence[Job]:
-        """See :class:`View`."""
-        return self._jobs
-
-    def finished(self, sweep: str) -> Sequence[tuple[int, float]]:
-        """See :class:`View`."""
-        return ()
-
-    def sweeps(self) -> Sequence[str]:
-        """See :class:`View`."""
-        return ()
-
-    def crowded(self) -> Sequence[tuple[str, int]]:
-        """See :class:`View`: nobody is ended here."""
-        return ()
-
-    def worst_in_training(self, sweep: str) -> Job:
-        """See :class:`View`."""
-        return self._jobs[-1]
-
-    def threshold(self, sweep: str) -> int:
-        """See :class:`View`."""
-        return len(self._jobs)
-
-    def direction(self, sweep: str) -> Direction:
-        """See :class:`View`."""
-        return Direction.MINIMIZE
-
-    def slowed(self) -> Sequence[Job]:
-        """See :class:`View`."""
-        return ()
-
-    def totals(self) -> tuple[int, int]:
-        """See :class:`View`."""
-        workers = sum(job.workers for job in self._jobs)
-        return workers, sum(job.servers for job in self._jobs)
 
 
 def _capped(nodes: Mapping[str, Resources], left: Resources) -> dict[str, Resources]:
@@ -439,3 +406,55 @@ def _capped(nodes: Mapping[str, Resources], left: Resources) -> dict[str, Resour
         found[node] = size
         left -= size
     return found
+
+
+# ---- where containers are of other sizes than those that are missing
+
+
+def start_with_fewest(view: AdmissionView, head: Job) -> Decision | None:
+    """Return the plan that starts a job with as few containers of others as it takes.
+
+    None where Algorithm 1 decides: their containers are of the size of its own, there is room, or all that can be
+    spared is too little.
+    """
+    spare = list(spared(view))
+    if not _differ(spare, head) or _fits(view, head, ()) or not _fits(view, head, spare):
+        return None
+    enough = bisect_left(range(len(spare)), True, key=lambda number: _fits(view, head, spare[:number]))
+    needed = spare[:enough]
+    # What was taken before it turned out that it lies where it is of no use is left to its job.
+    for container in needed[-2::-1]:
+        others = [other for other in needed if other is not container]
+        if _fits(view, head, others):
+            needed = others
+    room = view.room()
+    for container in needed:
+        room.give(container.node, container.resources)
+    places, _ = place(room, head.request, roles_of(head.request, *size_of(head)))
+    by_job: dict[str, list[str]] = {}
+    for container in needed:
+        by_job.setdefault(container.job_id, []).append(container.container_id)
+    shrinks: list[Action] = [Shrink(job_id, tuple(names)) for job_id, names in by_job.items()]
+    return Decision((*shrinks, Start(head.job_id, tuple(places))), "as few containers as it takes")
+
+
+def spared(view: AdmissionView) -> Iterator[Container]:
+    """Yield what jobs can spare, one of each in turn; each keeps one worker and one server."""
+    for role in (Role.WORKER, Role.SERVER):
+        given = [view.containers(job, role)[: job.count(role) - 1] for job in view.removable(role)]
+        for turn in range(max(map(len, given), default=0)):
+            yield from (containers[turn] for containers in given if turn < len(containers))
+
+
+def _differ(spare: Sequence[Container], head: Job) -> bool:
+    """Return whether one of the containers is of another size than one of the job's."""
+    sizes = [size for size, number in head.request.needs() if number and size != NOTHING]
+    return any(size != container.resources for size in sizes for container in spare)
+
+
+def _fits(view: AdmissionView, head: Job, given: Sequence[Container]) -> bool:
+    """Return whether the job starts in what is free and what is given."""
+    room = view.room()
+    for container in given:
+        room.give(container.node, container.resources)
+    return not place(room, head.request, roles_of(head.request, *size_of(head)))[1]

@@ -1,10 +1,12 @@
-"""The texts between the plugin in a ResourceManager and H-scheduler, version 1.  Pure.
+"""What the plugin in a ResourceManager tells in a round, the plan that it is answered, and both as text.  Pure.
+
+Names are YARN's own: ``application_1700000000000_0001``, ``container_1700000000000_0001_01_000002``, ``host:port``.
 
 The plugin posts a snapshot to ``/plan`` and is answered a plan: UTF-8, a line for each thing, fields divided by tabs,
 each written as in a form of HTML (``a b`` is ``a+b``).  Numbers are whole, of memory in MB; truths are ``true`` and
 ``false``.  The last line is ``end``: what lacks it is cut off and counts nowhere.  ::
 
-    hscheduler-yarn  1  instance  taken_ms  counts_cores
+    hscheduler-yarn  2  instance  taken_ms  counts_cores
     node       node  partition  free_mb  free_vcores
     app        id  name  state  queue  user  priority  submitted_ms  tags,joined  host  port  diagnostics
     ask        app  master|member  number  mb  vcores  label
@@ -13,7 +15,7 @@ each written as in a form of HTML (``a b`` is ``a+b``).  Numbers are whole, of m
     user       queue  user  partition  used_mb  used_vcores  limit_mb  limit_vcores
     end
 
-    hscheduler-plan  1
+    hscheduler-plan  2
     at         instance
     at         taken_ms
     take       container
@@ -21,9 +23,12 @@ each written as in a form of HTML (``a b`` is ``a+b``).  Numbers are whole, of m
     say        sentence
     end
 
-``ask`` and ``container`` come somewhere behind the ``app`` that they belong to.  Both sides prove in the header
-``X-EPS-Proof`` that they know the secret, which never travels: the plugin sends the HMAC-SHA256 of ``plan for``, a
-newline and the body, H-scheduler that of ``plan of``, a blank, the plugin's proof, a newline and the body.
+``ask`` and ``container`` come somewhere behind the ``app`` that they belong to.
+
+Both sides prove in the header ``X-EPS-Proof`` that they know the secret, which never travels.  The plugin sends the
+SHA-256 of the body in ``X-EPS-Digest``, and as its proof the HMAC-SHA256 of ``plan for``, a blank and that digest, so
+that H-scheduler checks the proof before it reads a body.  H-scheduler's proof is the HMAC-SHA256 of ``plan of``, a
+blank, the plugin's proof, a newline and the body.
 """
 
 from __future__ import annotations
@@ -31,18 +36,144 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 from urllib.parse import quote_plus, unquote_plus
 
 from hscheduler.core.resources import Resources
-from hscheduler.yarn.snapshot import Application, Ask, Held, Node, Plan, Queue, Snapshot, User
 
 PROOF = "X-EPS-Proof"
-#: A cluster of ten thousand containers takes two million.
-MOST_BYTES = 16 << 20
-_BEGIN, _PLAN, _VERSION, _END = "hscheduler-yarn", "hscheduler-plan", "1", "end"
+DIGEST = "X-EPS-Digest"
+#: Twenty thousand containers of EPS applications take as much.  The plugin sends no more.
+MOST_BYTES = 4 << 20
+_BEGIN, _PLAN, _VERSION, _END = "hscheduler-yarn", "hscheduler-plan", "2", "end"
 _TRUTHS = {"true": True, "false": False}
+
+
+# ---- what is told and answered
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node that runs."""
+
+    node: str
+    #: Its label; empty: the default partition.
+    partition: str
+    free: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Containers that an application asked for and has not got."""
+
+    #: One for its job master; else for its members.
+    for_master: bool
+    number: int
+    size: Resources
+    #: Empty: the default partition.
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A container that an application has."""
+
+    container_id: str
+    node: str
+    size: Resources
+    #: The job master's: never given back.
+    is_master: bool
+    age_ms: int
+    #: The allocationRequestId that it was asked for with.
+    number: int
+    #: The plugin has marked it for preemption, and it is still there.
+    marked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """An application that is not over."""
+
+    application_id: str
+    name: str
+    #: YARN's word: SUBMITTED, ACCEPTED, RUNNING and so on.
+    state: str
+    queue: str
+    user: str
+    #: Higher goes first.
+    priority: int
+    submitted_ms: int
+    tags: tuple[str, ...] = ()
+    #: Where its job master listens; empty and -1 before it has registered.
+    host: str = ""
+    port: int = -1
+    #: What YARN says of it, as why its job master is not started.
+    diagnostics: str = ""
+    asks: tuple[Ask, ...] = ()
+    containers: tuple[Held, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.application_id} ({self.name})"
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue that applications are in, in one partition."""
+
+    queue: str
+    partition: str
+    used: Resources
+    #: All that it may have there.
+    most: Resources
+    preemption_disabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """What a user has in a queue, in one partition."""
+
+    queue: str
+    user: str
+    partition: str
+    used: Resources
+    #: All that a user may have by the queue's user-limit-factor, if nobody else asked.
+    limit: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What there is at a moment."""
+
+    #: Names the ResourceManager's life.
+    instance: str
+    #: On a clock of that life.
+    taken_ms: int
+    #: YARN counts cores, too; else only memory decides where a container fits.
+    counts_cores: bool
+    nodes: tuple[Node, ...] = ()
+    applications: tuple[Application, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    users: tuple[User, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be given back."""
+
+    #: Those of the snapshot that it was made for.
+    instance: str
+    taken_ms: int
+    #: Containers to mark for preemption, and to kill where they are not given back in time.
+    takes: tuple[str, ...] = ()
+    #: Containers that were marked and need not be killed.
+    spares: tuple[str, ...] = ()
+    #: Why, for whoever asks.
+    sentences: tuple[str, ...] = ()
+
+
+# ---- the texts
+
 _Kind = TypeVar("_Kind", Ask, Held)
 
 
@@ -50,9 +181,14 @@ class WireError(ValueError):
     """A text that is none of these."""
 
 
-def proof_of_request(secret: bytes, body: bytes) -> str:
-    """Return what the plugin sends with a snapshot."""
-    return hmac.new(secret, b"plan for\n" + body, hashlib.sha256).hexdigest()
+def digest_of(body: bytes) -> str:
+    """Return the digest of a snapshot's text."""
+    return hashlib.sha256(body).hexdigest()
+
+
+def proof_of_request(secret: bytes, digest: str) -> str:
+    """Return the proof that comes with a snapshot whose text has this digest."""
+    return hmac.new(secret, f"plan for {digest}".encode(), hashlib.sha256).hexdigest()
 
 
 def proof_of_answer(secret: bytes, request_proof: str, body: bytes) -> str:

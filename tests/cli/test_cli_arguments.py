@@ -29,7 +29,6 @@ MAINS = {"eps": eps.cli.main, "hscheduler": hscheduler.cli.main}
         ("eps nope", "COMMAND is 'nope', but must be one of 'run', ", "eps"),
         ("hscheduler sweep s.toml --trials x", "trials is 'x', but must be a whole number", "hscheduler sweep"),
         ("hscheduler serve --kill-restart x", "kill-restart is 'x', but must be a number", "hscheduler serve"),
-        ("hscheduler yarn-queue a --every x", "every is 'x', but must be a number", "hscheduler yarn-queue"),
         ("hscheduler compare s.toml --no-such", "compare takes no option --no-such", "hscheduler compare"),
         ("eps run --iteration 3", "run takes no option --iteration; did you mean --iterations?", "eps run"),
         (
@@ -39,11 +38,6 @@ MAINS = {"eps": eps.cli.main, "hscheduler": hscheduler.cli.main}
         ),
         ("hscheduler jobs --sta x", "jobs takes no option --sta", "hscheduler jobs"),
         ("hscheduler --vers jobs", "hscheduler takes no option --vers; did you mean --version?", "hscheduler"),
-        (
-            "hscheduler yarn-queue --feedback-iteration 0",
-            "feedback-iteration is '0', but must be",
-            "hscheduler yarn-queue",
-        ),
         (
             "hscheduler yarn-plugin --secret-file s --feedback-iteration 0",
             "feedback-iteration is '0', but",

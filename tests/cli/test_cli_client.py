@@ -27,12 +27,12 @@ from eps.errors import (
 from eps.job import master_link
 from eps.job.client import Job
 from eps.job.display import status_text
-from eps.job.master_link import MasterLink, WaitNews
-from eps.job.status import UNREACHABLE, waiting_status
+from eps.job.master_link import MasterLink, OnThisMachine, WaitNews
+from eps.job.status import UNREACHABLE
 from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir
 from tests.cli.conftest import FakeJob, change_of, status_of
-from tests.fakes.records import note_application, note_no_end, note_settings
+from tests.fakes.records import note_no_end, note_settings
 
 
 def test_unknown_name_is_no_job(home: Path) -> None:
@@ -177,7 +177,7 @@ def test_eps_run_waits_for_a_master_on_yarn_for_as_long_as_its_application_runs_
     fake: FakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One that was started again may wait for HDFS for longer than any patience; who gives it up may end the job."""
-    note_application(fake.dir, "application_1_0001")
+    monkeypatch.setattr(OnThisMachine, "application_id", "application_1_0001")
     monkeypatch.setattr(master_link, "NEXT_MASTER_S", 0.0)
     likely = "by YARN's word application application_1_0001 runs: a master that was started again answers when"
     silent = threading.Event()
@@ -311,6 +311,11 @@ def test_kill_asks_the_master_and_waits_for_the_end(fake: FakeJob) -> None:
     assert [(method, request.reason) for method, request in fake.master.asked] == [("Kill", "enough")]
 
 
+def waits(monkeypatch: pytest.MonkeyPatch, status: dict[str, Any] | None) -> None:
+    """Have a job's cluster let it wait with that status; None: it does not any more."""
+    monkeypatch.setattr(OnThisMachine, "waiting", lambda where: status)
+
+
 def test_a_job_whose_cluster_begins_to_let_it_wait_says_so_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,7 +327,7 @@ def test_a_job_whose_cluster_begins_to_let_it_wait_says_so_at_once(
     def stub(link: MasterLink) -> None:
         looked.append(1)
         assert len(looked) < 3, "it goes on looking for a master"
-        directory.note(yarn={"waiting": {"reason": "the queue is full"}})
+        waits(monkeypatch, {**status_of(), "state": "starting", "reason": "the queue is full"})
 
     monkeypatch.setattr(JobDir, "is_running", lambda self: True)
     monkeypatch.setattr(MasterLink, "_stub", stub)
@@ -332,19 +337,6 @@ def test_a_job_whose_cluster_begins_to_let_it_wait_says_so_at_once(
     assert (status["state"], status["reason"]) == ("starting", "the queue is full")
 
 
-@pytest.mark.parametrize(
-    ("progress", "told"),
-    [(0.0, "no room"), (0.25, "it was at clock 50, and its job master is started again: no room")],
-)
-def test_a_job_that_waits_for_another_master_does_not_seem_to_begin(tmp_path: Path, progress: float, told: str) -> None:
-    directory = JobDir(tmp_path / "waits")
-    directory.path.mkdir()
-    note_settings(directory, iterations=200, workers=3, servers=1)
-    directory.note(yarn={"waiting": {"reason": "no room", "progress": progress}})
-    status = waiting_status(directory)
-    assert status is not None and (status["state"], status["reason"]) == ("starting", told)
-
-
 def test_who_watches_a_job_whose_master_is_lost_is_told_what_is_waited_for(
     fake: FakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,7 +344,7 @@ def test_who_watches_a_job_whose_master_is_lost_is_told_what_is_waited_for(
     monkeypatch.setattr(master_link, "WAITING_POLL_S", 0.001)
     fake.master.news, fake.master.drop = [(status_of(clock=40), [])] * 2, 1
     note_settings(fake.dir, iterations=200, workers=3, servers=1)
-    away = {"reason": "the ResourceManager is away", "is_silent": True, "progress": 0.2, "seen_s": 1_800_000_000.0}
+    away = {**status_of(clock=40), "state": UNREACHABLE, "reason": "the ResourceManager is away"}
     stub, looked = MasterLink._stub, 0
 
     def lose(link: MasterLink) -> Any:
@@ -360,7 +352,7 @@ def test_who_watches_a_job_whose_master_is_lost_is_told_what_is_waited_for(
         looked += 1
         if looked == 2:
             # The second time that there is no master it is known why.
-            fake.dir.note(yarn={"waiting": away})
+            waits(monkeypatch, away)
         assert looked < 4, "it goes on looking, and says nothing"
         return stub(link) if looked == 1 else None
 
@@ -371,28 +363,8 @@ def test_who_watches_a_job_whose_master_is_lost_is_told_what_is_waited_for(
         status = next(news).status
         assert (status["state"], status["reason"], status["clock"]) == (UNREACHABLE, away["reason"], 40)
         monkeypatch.setattr(MasterLink, "_stub", stub)
-        fake.dir.note(yarn={"waiting": None})
+        waits(monkeypatch, None)
         assert next(news).status["state"] == "running", "it is back"
-
-
-def test_who_asks_for_a_change_of_a_job_that_has_ended_is_told_what_is_fetched_where_that_takes_long(
-    fake: FakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    fetched = "what it has left is fetched from hdfs://nn/results"
-    fake.dir.note(yarn={"waiting": {"reason": fetched, "is_fetching": True}})
-    monkeypatch.setattr(MasterLink, "_stub", lambda link: None)
-    monkeypatch.setattr(master_link, "NOTICED_S", 60.0)
-    with Job.find("fake") as job:
-        with pytest.raises(DeadlineError, match="not within 0 s; what it has left is fetched"):
-            job.wait_until_trains(0.0)
-        assert caplog.messages == [], "it may take no time at all"
-    # That much time has passed.
-    monkeypatch.setattr(master_link, "NOTICED_S", -1.0)
-    with Job.find("fake") as job:
-        for _ in range(4):
-            with pytest.raises(DeadlineError):
-                job.wait_until_trains(0.0)
-        assert caplog.messages == [f"job 'fake': {fetched}"]
 
 
 def test_a_time_that_is_over_is_told_though_the_master_does_not_answer(
@@ -423,7 +395,7 @@ def test_a_change_says_once_that_the_cluster_does_not_answer_and_waits(
     fake: FakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also where that is found out only after the job was known to train."""
-    away = {"reason": "the ResourceManager is away", "is_silent": True}
+    away = {**status_of(), "state": UNREACHABLE, "reason": "the ResourceManager is away"}
     looked, stub = 0, MasterLink._stub
     monkeypatch.setattr(master_link, "RETRY_S", 0.001)
 
@@ -431,9 +403,9 @@ def test_a_change_says_once_that_the_cluster_does_not_answer_and_waits(
         nonlocal looked
         looked += 1
         if looked == 2:
-            fake.dir.note(yarn={"waiting": away})
+            waits(monkeypatch, away)
         if looked == 5:
-            fake.dir.note(yarn={"waiting": None})
+            waits(monkeypatch, None)
         return None if 2 <= looked < 5 else stub(link)
 
     monkeypatch.setattr(MasterLink, "_stub", look)
@@ -441,7 +413,7 @@ def test_a_change_says_once_that_the_cluster_does_not_answer_and_waits(
     with Job.find("fake") as job:
         assert job.add_workers(1, wait=False)["plan_id"] == 1
         assert caplog.messages == ["job 'fake': the ResourceManager is away"]
-        fake.dir.note(yarn={"waiting": {**away, "reason": "it is away again"}})
+        waits(monkeypatch, {**away, "reason": "it is away again"})
         with pytest.raises(DeadlineError, match="not within 0 s; it is away again"):
             job.wait_until_trains(0.0)
         assert caplog.messages[1:] == ["job 'fake': it is away again"]

@@ -49,11 +49,13 @@ def test_a_job_on_yarn_says_its_application_and_where_its_model_will_be(
     fake: FakeJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     note_application(fake.dir, "application_1_0001")
+    monkeypatch.setattr(Job, "_look_for_application", lambda job: False)
     monkeypatch.setattr(run, "_begun", lambda request, detach: Job(fake.dir))
     assert main(["submit", "--name", "fake", "--data", "sklearn:digits", "--model", "softmax"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first == "fake: application_1_0001; follow it with: eps status fake"
-    assert second == f"its report will be {fake.dir.report}, its model {fake.dir.model}"
+    places = f"its report will be {fake.dir.report}, its model {fake.dir.model}"
+    assert second == f"{places}: eps fetch fake brings them when it has ended"
     assert main(["status", "fake", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["application_id"] == "application_1_0001"
     fake.end()
@@ -319,31 +321,37 @@ def test_who_interrupts_a_resumption_is_told_what_became_of_it(
 def test_who_interrupts_a_job_that_yarn_does_not_end_is_told_who_goes_on(
     fake: FakeJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its ResourceManager does not answer: what attends to it is not killed for that."""
-    note_application(fake.dir)
-    left: list[str] = []
-
-    class Handle:
-        def poll(self) -> None:
-            return None
-
-        def leave(self) -> None:
-            left.append("left")
-
-        def close(self) -> None:
-            pass
+    """Its ResourceManager does not answer."""
+    note_settings(fake.dir, on="yarn")
 
     def kill(job: Job, reason: str, **_: Any) -> None:
-        raise PeerUnavailableError("job 'fake' has not ended: it is remembered")
+        raise PeerUnavailableError("job 'fake' has not ended: eps kill fake tries again")
 
     def watch(job: Job, **_: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Job, "kill", kill)
     monkeypatch.setattr(Job, "watch", watch)
-    monkeypatch.setattr(Job, "start_request", lambda request, **_: Job(fake.dir, Handle()))  # type: ignore[arg-type]
+    monkeypatch.setattr(Job, "kill_at_once", lambda job: False)
+    monkeypatch.setattr(Job, "start_request", lambda request, **_: Job(fake.dir))
     assert main(["run", "--on", "yarn", "--name", "fake", "--data", "sklearn:digits"]) == 130
-    assert capsys.readouterr().err == "eps: job 'fake' has not ended: it is remembered\n" and left == ["left"]
+    assert capsys.readouterr().err == "eps: job 'fake' has not ended: eps kill fake tries again\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_job_on_yarn_as_an_interrupt_does(
+    fake: FakeJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """YARN does not know that the process of its client has ended."""
+
+    def watch(job: Job, **_: Any) -> Any:
+        os.kill(os.getpid(), number)
+        pytest.fail("it goes on")
+
+    monkeypatch.setattr(Job, "watch", watch)
+    monkeypatch.setattr(Job, "start_request", lambda request, **_: Job(fake.dir))
+    assert main(["run", "--on", "yarn", "--name", "fake", "--data", "sklearn:digits"]) == 130
+    assert [(method, request.reason) for method, request in fake.master.asked] == [("Kill", "interrupted")]
 
 
 def test_who_removes_the_folder_of_a_running_job_is_told_that_and_not_to_resume_it(

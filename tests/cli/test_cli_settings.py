@@ -35,7 +35,8 @@ def test_each_setting_has_a_flag_that_sets_it() -> None:
         "batch_size": "32", "at": ("5:add-workers=2",), "fold": 1, "folds": 4, "hidden": "7,8",
         "push": "dense", "van": "tcp", "wire": "float32", "checkpoint_every": "30s",
         "member_timeout_s": 4.5, "master_timeout_s": 70.5, "followers": 0, "on": "yarn", "memory_mb": "64,server=128",
-        "vcores": "2", "execution": "worker=opportunistic", "yarn_client": "java",
+        "vcores": "2", "execution": "worker=opportunistic",
+        "resource": ("worker=yarn.io/gpu=1",), "acl": ("view=ann,bob",), "priority": 7,
     }  # fmt: skip
     for field in dataclasses.fields(JobSpec):
         value = values.get(field.name)
@@ -71,6 +72,16 @@ def test_what_a_container_gets_may_differ_by_role() -> None:
         ({"memory_mb": "1024,serer=4"}, "must be VALUE or ROLE=VALUE"),
         ({"execution": "worker=now"}, "must name guaranteed or opportunistic"),
         ({"execution": "opportunistic"}, "starts application masters as guaranteed"),
+        ({"priority": -2}, "priority is -2, but must be 0 to 2147483647, or -1: the queue's own"),
+        ({"lifetime_s": -1.0}, "lifetime_s is -1.0, but must be at least 0 and finite"),
+        ({"acl": ("read=ann",)}, "acl is 'read=ann', but must be view=WHO or modify=WHO: users joined by commas"),
+        ({"acl": ("view=",)}, "acl is 'view=', but must be"),
+        ({"acl": ("view=ann bob eve",)}, "acl is 'view=ann bob eve', but must be"),
+        ({"acl": ("view=ann", "view=bob")}, "acl says twice who may view the application: 'ann' and 'bob'"),
+        ({"resource": ("yarn.io/gpu",)}, "resource is 'yarn.io/gpu', but must be NAME=N or ROLE=NAME=N"),
+        ({"resource": ("clerk=yarn.io/gpu=1",)}, "resource is 'clerk=yarn.io/gpu=1', but must be"),
+        ({"resource": ("yarn.io/gpu=-1",)}, "resource is 'yarn.io/gpu=-1', but must be"),
+        ({"resource": ("worker=memory-mb=64",)}, "but of memory-mb the setting memory_mb says how much"),
         ({"on": "yrn"}, "on is 'yrn', but must be one of local, docker, yarn"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 from eps.cli import main
 from eps.cluster.yarn.application import ENDED_FILE, Application
 from eps.errors import JobExistsError
-from eps.job.yarn.sweeps import REPORT_FILE, list_sweeps, sweeps_dir
+from eps.job.yarn.sweeps import list_sweeps, report_file, sweeps_dir
 from eps.storage.claims import Claim, owner_of
 from eps.storage.jobdir import JobDir, JobLock, create_job_dir, list_jobs, remove_job
 from tests.fakes.records import note_end, note_no_end, note_settings
@@ -65,7 +65,7 @@ def jobs(home: Path, hdfs: FakeHdfs, tmp_path: Path) -> list[str]:
         job, lock = create_job_dir(name)
         place = f"webhdfs://{hdfs.authority}/eps/checkpoints"
         note_settings(job, iterations=9, checkpoint_dir=place)
-        Application("application_1_0001", "", str(tmp_path), "rest").write(job)
+        Application("application_1_0001", "", str(tmp_path)).write(job)
         note_end(job, state, "")
         if name != "mine":
             Claim(f"{place}/{name}", owner_of(job), str(tmp_path)).write(job)
@@ -149,9 +149,9 @@ def test_a_job_that_yarn_had_forgotten_is_asked_for_again_before_it_is_removed(
 ) -> None:
     """Its application may run, and would lose its checkpoints."""
     (job,) = (job for job in list_jobs() if job.name == "stopped")
-    note_end(job, "failed", "forgotten", is_forgotten=True)
+    note_end(job, "failed", "forgotten", is_lost=True)
     aged(job)
-    why = "YARN does not know its application any more, which may run: else it can be resumed"
+    why = "stopped before the end and can be resumed"
     assert main(["prune", "stopped"]) == 0
     assert capsys.readouterr().err == f"stopped is kept: {why} (--resumable removes such ones, too)\n" and not rm.asked
     away = {"RemoteException": {"message": "it is not well"}}
@@ -162,28 +162,11 @@ def test_a_job_that_yarn_had_forgotten_is_asked_for_again_before_it_is_removed(
         told = "it is not well" if answer[0] == 500 else "stopped is kept: running\n"
         assert told in capsys.readouterr().err
     assert job.ended() is None, "the next command about it finds that it runs"
-    note_end(job, "failed", "forgotten", is_forgotten=True)
+    note_end(job, "failed", "forgotten", is_lost=True)
     aged(job)
     del rm.answers["GET apps/application_1_0001"]
     assert main(["prune", "stopped", "--resumable"]) == 0
     assert "stopped" not in checkpoints(hdfs) and not job.path.exists()
-
-
-def test_a_job_whose_end_is_found_out_when_it_is_to_be_removed_is_kept(
-    jobs: list[str], hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (job,) = (job for job in list_jobs() if job.name == "stopped")
-    note_end(job, "failed", "forgotten", is_forgotten=True)
-    aged(job)
-
-    def settle(job: JobDir) -> None:
-        note_end(job, "finished", "")
-
-    monkeypatch.setattr("eps.job.yarn.former.settle_former", settle)
-    assert main(["prune", "stopped", "--resumable"]) == 0
-    told = capsys.readouterr().err
-    assert told == "stopped is kept: how it ended was found out just now: see `eps status stopped`\n"
-    assert checkpoints(hdfs) == jobs and job.ended().state == "finished"
 
 
 @pytest.mark.parametrize("option", [["--state", "unreadable"], ["--resumable"]])
@@ -214,14 +197,17 @@ def test_a_job_that_may_run_on_the_cluster_is_kept(
     note_no_end(job)
     aged(job)
     assert main(["prune", "done", "--resumable"]) == 0 and checkpoints(hdfs) == jobs
-    assert capsys.readouterr().err.startswith("done is kept: its application on YARN may run: ")
+    assert capsys.readouterr().err.startswith("done is kept: running")
 
 
-# ---- sweeps that were one application
+# ---- sweeps on YARN
+
+#: What a sweep leaves on the cluster.
+REPORT_FILE = report_file("sweep")
 
 
 class Sweeps:
-    """Makes what ``hscheduler sweep --as one-application`` leaves on this machine and on the cluster."""
+    """Makes what ``hscheduler sweep --on yarn`` leaves on this machine and on the cluster."""
 
     def __init__(self, hdfs: FakeHdfs, rm: FakeResourceManager, conf_dir: Path) -> None:
         self._hdfs, self._rm, self._conf_dir = hdfs, rm, conf_dir
@@ -233,7 +219,7 @@ class Sweeps:
         sweep.make_token()
         place = f"webhdfs://{self._hdfs.authority}/eps/sweeps/{name}" if shared else ""
         if submitted:
-            Application(f"application_1_{name}", place, str(self._conf_dir), "rest").write(sweep)
+            Application(f"application_1_{name}", place, str(self._conf_dir)).write(sweep)
         for file in left:
             word = {"state": "finished", "exit_code": 0, "reason": ""}
             content = json.dumps(word if file == ENDED_FILE else {}).encode()

@@ -8,7 +8,6 @@ from eps.cluster.yarn.allocation import (
     Limits,
     Placement,
 )
-from eps.cluster.yarn.names import NumberedNames
 from eps.cluster.yarn.types import (
     AllocateResult,
     Ask,
@@ -31,17 +30,17 @@ def yarn_name(sequence: int, attempt: int = 1) -> str:
     return f"container_1700000000000_0001_{attempt:02d}_{sequence:06d}"
 
 
-def grant(number: int, sequence: int = 0, node: str = "node-1:8041") -> Grant:
-    return Grant(yarn_name(sequence or number + 1), node, number, ROOM)
+def grant(sequence: int, node: str = "node-1:8041", number: int = 1) -> Grant:
+    return Grant(yarn_name(sequence), node, number, ROOM)
 
 
-def ask(number: int) -> Ask:
-    return Ask(number, ROOM)
+#: What a worker asks for, where nothing else was asked for before.
+ASK = Ask(1, ROOM)
 
 
 def made(limits: Limits | None = None, max_containers: int = 0) -> Allocation:
-    allocation = Allocation(NumberedNames(), PLACEMENTS, limits, max_containers)
-    allocation.on_registered(REGISTRATION, {})
+    allocation = Allocation(PLACEMENTS, limits, max_containers)
+    allocation.on_registered(REGISTRATION)
     return allocation
 
 
@@ -55,9 +54,9 @@ def asked(*numbers: int, limits: Limits | None = None) -> Allocation:
 
 
 def started(*numbers: int, limits: Limits | None = None) -> Allocation:
-    """Return one whose containers run, 1 on node-1 and so on, and nothing is to be said of them."""
+    """Return one whose containers run, 1 is the second that YARN gives, on node-1, and so on."""
     allocation = asked(*numbers, limits=limits)
-    allocation.on_allocated(AllocateResult(tuple(grant(n, node=f"node-{n}:8041") for n in numbers)), 0.0)
+    allocation.on_allocated(AllocateResult(tuple(grant(n + 1, f"node-{n}:8041") for n in numbers)), 0.0)
     for number in numbers:
         allocation.on_started(name(number))
     allocation.take_orders()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from eps.hadoop.conf import HadoopConf
-from eps.job.yarn.submit import start_on_yarn
+from eps.job.yarn.submit import start as start
 from eps.spec.file import RunRequest
 from eps.storage.jobdir import JobDir
 from tests.fakes.patient_hdfs import hdfs as hdfs
@@ -38,14 +38,9 @@ def request_(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, co
 @pytest.fixture
 def yarn(request_: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     found = Cluster(JobDir(tmp_path / "home" / "jobs" / "a9a"))
-    monkeypatch.setattr("eps.job.yarn.submit.open_client", lambda conf, kind: found)
+    monkeypatch.setattr("eps.job.yarn.submit.YarnClient", lambda conf: found)
     return found
 
 
 def own(hdfs: FakeHdfs) -> list[str]:
     return [path for path in hdfs.nodes if path.startswith(("/eps/jobs/", "/eps/checkpoints/"))]
-
-
-def start(request: RunRequest) -> None:
-    prepared, _ = start_on_yarn(request, tied=False)
-    prepared.lock.close()

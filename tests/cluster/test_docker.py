@@ -221,7 +221,7 @@ def test_containers_of_runs_that_are_over_are_removed(engine: FakeDockerEngine, 
     # The next run of the job: its containers are others.
     job[0].make_token()
     manager = connect(IMAGE, job[0])
-    assert manager.adopted == {}
+    assert manager.adopt({}) == {}
     wait_for(lambda: set(engine.containers) == {before[1]})
     manager.close()
     other_lock.close()
@@ -249,7 +249,7 @@ def test_what_a_former_job_master_left_half_done_is_removed(
         labels = {**config["Labels"], "eps.container": container_id}
         engine.containers[name] = FakeContainer(name, {**config, "Labels": labels}, state=state)
     taken_over = connect(IMAGE, job[0])
-    assert set(taken_over.adopted) == {"c-1"}
+    assert set(taken_over.adopt({})) == {"c-1"}
     wait_for(lambda: [each.labels["eps.container"] for each in engine.containers.values()] == ["c-1"])
     taken_over.close()
 

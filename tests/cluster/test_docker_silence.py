@@ -221,7 +221,7 @@ def test_a_master_that_takes_over_waits_for_an_engine_that_hangs(
 
     monkeypatch.setattr(supervisor, "beat", let_go)
     taken_over = open_docker(settings(IMAGE), job[0], 0, supervisor)
-    assert set(taken_over.adopted) == {"c-1", "c-2"} and len(supervisor.beats) == 2
+    assert set(taken_over.adopt({})) == {"c-1", "c-2"} and len(supervisor.beats) == 2
     taken_over.close()
 
 

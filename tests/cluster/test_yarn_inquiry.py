@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from eps.errors import EpsError, JobNotFoundError, PeerUnavailableError
-from eps.job.yarn import inquiry
-from eps.job.yarn.inquiry import FORGOTTEN_S, Inquiry
+from eps.job.yarn import remote as inquiry
+from eps.job.yarn.remote import FORGOTTEN_S, Inquiry
 
 KNOWN: Any = SimpleNamespace(state="RUNNING")
 UNKNOWN, AWAY = JobNotFoundError("no such application"), PeerUnavailableError("no ResourceManager can be reached")

@@ -8,7 +8,7 @@ from eps.cluster.api import ContainerEvent, ContainerRequest, Exited
 from eps.cluster.yarn.allocation import Allocation, Limits, StopContainer
 from eps.cluster.yarn.killed import KILLED
 from eps.cluster.yarn.types import AllocateResult, Completed, NodeChange, NodeUpdate
-from tests.cluster.allocation_world import ask, grant, made, name, started, yarn_name
+from tests.cluster.allocation_world import ASK, grant, made, name, started, yarn_name
 
 #: What a ResourceManager says of whatever it is given back, as soon as it is.
 RELEASED = "Container released by application"
@@ -37,7 +37,7 @@ def kill(allocation: Allocation, number: int) -> StopContainer:
 def two_on_one_node() -> Allocation:
     allocation = started(1)
     allocation.request(ContainerRequest(name(2), "worker"), 0.0)
-    allocation.on_allocated(AllocateResult((grant(2),)), 0.0)
+    allocation.on_allocated(AllocateResult((grant(3),)), 0.0)
     allocation.on_started(name(2))
     allocation.take_orders()
     allocation.take_events()
@@ -133,7 +133,7 @@ def test_a_node_that_cannot_be_reached_tells_of_all_that_was_killed_there_and_of
     allocation = started(1)
     allocation.request(ContainerRequest(name(2), "worker"), 0.0)
     allocation.request(ContainerRequest(name(3), "worker"), 0.0)
-    allocation.on_allocated(AllocateResult((grant(2), grant(3, node="node-3:8041"))), 0.0)
+    allocation.on_allocated(AllocateResult((grant(3), grant(4, node="node-3:8041"))), 0.0)
     for number in (1, 2, 3):
         allocation.kill(name(number))
     first, *_ = [order for order in allocation.take_orders() if isinstance(order, StopContainer)]
@@ -197,13 +197,13 @@ def test_what_waits_for_its_nodes_word_takes_nobodys_room_and_ends_with_the_job(
     for number in (1, 2):
         allocation.request(ContainerRequest(name(number), "worker"), 0.0)
     allocation.take_turn()
-    allocation.on_allocated(AllocateResult((grant(1),)), 0.0)
+    allocation.on_allocated(AllocateResult((grant(2),)), 0.0)
     allocation.on_started(name(1))
     allocation.kill(name(1))
     allocation.take_turn()
     allocation.take_events()
     assert release(allocation, 1) == []
-    assert allocation.take_turn().asks == (ask(2),)
+    assert allocation.take_turn().asks == (ASK,)
     assert allocation.granted() == {} and not allocation.has_containers
     # Nothing comes of what was over.
     allocation.kill(name(1))

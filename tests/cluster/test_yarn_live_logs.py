@@ -1,17 +1,16 @@
-"""The logs of an application that runs, by the web servers of its nodes: the command of Hadoop is for the rest."""
+"""The logs of an application that runs, by the web servers of its nodes."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from eps.cli.commands.inspect import LogReader
 from eps.cluster.yarn.application import Application
-from eps.job.yarn import logs
+from eps.errors import PeerUnavailableError
+from eps.job.yarn.logs import LiveLogs, contents
 from eps.storage.jobdir import JobDir, create_job_dir
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
 
@@ -40,7 +39,8 @@ class Cluster:
         files = [{"fileName": "stderr", "fileSize": str(len(text))}, {"fileName": "stdout", "fileSize": "0"}]
         told = [{"containerId": container}, {"containerLogInfo": files, "containerId": container}]
         self.web.answers[f"GET {NODE}/{container}/logs"] = (200, {"containerLogsInfo": told})
-        said = f"Container: {container} on n:1\nLogType:stderr\nLogContents:\n{text}End of LogType:stderr.It runs\n"
+        head = f"Container: {container} on n:1\nLogType:stderr\nLogLength:{len(text)}\n"
+        said = f"{head}LogContents:\n{text}\nEnd of LogType:stderr.It runs\n"
         self.web.answers[f"GET {NODE}/{container}/logs/stderr"] = (200, said)
 
     def asked(self, container: str) -> int:
@@ -54,21 +54,6 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def commands(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Give what Hadoop's own command was asked to print, which is nothing."""
-    found: list[Path] = []
-
-    def ask(application: Application, proofs: Any, check: Any, printed: Path) -> None:
-        found.append(printed)
-        printed.write_text("")
-
-    monkeypatch.setattr(logs, "_ask", ask)
-    monkeypatch.setattr("eps.job.yarn.log_looks.listens", lambda place: True)
-    monkeypatch.setattr(logs, "find_java", lambda: argparse.Namespace(command="java"))
-    return found
-
-
-@pytest.fixture
 def job(cluster: Cluster, tmp_path: Path) -> Iterator[JobDir]:
     address = cluster.web.url.removeprefix("http://")
     (tmp_path / "yarn-site.xml").write_text(
@@ -76,24 +61,28 @@ def job(cluster: Cluster, tmp_path: Path) -> Iterator[JobDir]:
         f"<value>{address}</value></property></configuration>"
     )
     directory, lock = create_job_dir("a9a", tmp_path)
-    Application(ID, "hdfs://nn/x", str(tmp_path), "rest").write(directory)
+    Application(ID, "hdfs://nn/x", str(tmp_path)).write(directory)
     yield directory
     lock.close()
 
 
-def test_who_follows_asks_the_nodes_for_what_is_new(cluster: Cluster, job: JobDir, commands: list[Path]) -> None:
+@pytest.fixture
+def live(job: JobDir) -> Iterator[LiveLogs]:
+    found = LiveLogs(job)
+    yield found
+    found.close()
+
+
+def test_who_follows_asks_the_nodes_for_what_is_new(cluster: Cluster, job: JobDir, live: LiveLogs) -> None:
     reader = LogReader(job.logs)
-    with logs.open_logs(job) as fetch:
-        assert fetch() == [] and len(commands) == 1, "what has ended is known to the command only"
-        cluster.wrote(MASTER, PLACED)
-        cluster.wrote(WORKER, "W[worker-1] begins\n")
-        assert fetch() == ["container-0001", "master"]
-        assert sorted(reader.new_lines()) == [f"[master] {PLACED}", "[worker-1] W[worker-1] begins\n"]
-        assert fetch() == [] and reader.new_lines() == [], "nothing is brought twice"
-        cluster.wrote(WORKER, "W[worker-1] begins\nclock 1\nhalf a li")
-        assert fetch() == ["container-0001"], "its name was told by what was brought before"
-        assert reader.new_lines() == ["[worker-1] clock 1\n"]
-    assert len(commands) == 1
+    cluster.wrote(MASTER, PLACED)
+    cluster.wrote(WORKER, "W[worker-1] begins\n")
+    assert live.bring() == 2
+    assert sorted(reader.new_lines()) == [f"[master] {PLACED}", "[worker-1] W[worker-1] begins\n"]
+    assert live.bring() == 2 and reader.new_lines() == [], "nothing is brought twice"
+    cluster.wrote(WORKER, "W[worker-1] begins\nclock 1\nhalf a li")
+    assert live.bring() == 2, "its name was told by what was brought before"
+    assert reader.new_lines() == ["[worker-1] clock 1\n"]
     assert (cluster.asked(MASTER), cluster.asked(WORKER), cluster.asked(STRANGER)) == (1, 2, 0)
 
 
@@ -108,37 +97,36 @@ def test_all_attempts_of_the_master_are_shown_in_their_order_or_one_of_them(job:
 
 
 def test_logs_of_masters_of_a_run_before_go_when_those_of_a_later_one_come(
-    cluster: Cluster, job: JobDir, commands: list[Path]
+    cluster: Cluster, job: JobDir, live: LiveLogs
 ) -> None:
     job.logs.mkdir(exist_ok=True)
     job.log("master-2").write_text("of the run that was resumed\n")
     cluster.wrote(WORKER, "W[worker-1] begins\n")
-    with logs.open_logs(job) as fetch:
-        fetch()
-        fetch()
-        assert job.log("master-2").exists(), "nothing is known of its masters yet"
-        cluster.wrote(MASTER, PLACED)
-        fetch()
+    cluster.has(WORKER)
+    live.bring()
+    assert job.log("master-2").exists(), "nothing is known of its masters yet"
+    cluster.has(MASTER, WORKER)
+    cluster.wrote(MASTER, PLACED)
+    live.bring()
     assert not job.log("master-2").exists() and job.log("master").read_text() == PLACED
 
 
-def test_where_the_nodes_tell_nothing_the_command_does(cluster: Cluster, job: JobDir, commands: list[Path]) -> None:
-    with logs.open_logs(job) as fetch:
-        fetch()
-        cluster.web.answers[f"GET {NODE}"] = (403, "no")
-        assert fetch() == [] and len(commands) == 1, "it brought nothing the last time"
-        fetch()
-        assert len(commands) == 2
-        # One that ends meanwhile does not hide the others.
-        cluster.has(STRANGER, MASTER, WORKER)
-        cluster.wrote(WORKER, "W[worker-1] begins\n")
-        assert fetch() == [WORKER] and len(commands) == 2
+def test_nodes_that_tell_nothing_are_an_error_and_a_container_that_ends_meanwhile_is_none(
+    cluster: Cluster, job: JobDir, live: LiveLogs
+) -> None:
+    cluster.web.answers[f"GET {NODE}"] = (403, "no")
+    with pytest.raises(PeerUnavailableError, match="no node tells its logs"):
+        live.bring()
+    # Of the master there is no answer any more.
+    cluster.has(STRANGER, MASTER, WORKER)
+    cluster.wrote(WORKER, "W[worker-1] begins\n")
+    assert live.bring() == 2 and job.log(WORKER).exists()
 
 
-def test_the_last_look_is_the_commands(cluster: Cluster, job: JobDir, commands: list[Path], monkeypatch: Any) -> None:
-    cluster.has()
-    with logs.open_logs(job) as fetch:
-        fetch()
-        monkeypatch.setattr(JobDir, "is_running", lambda job: False)
-        fetch()
-    assert len(commands) == 2
+def test_a_file_that_comes_in_pieces_is_what_the_node_says_how_long_it_is() -> None:
+    said = b"Container: c on n:1\nLogType:stderr\nLogLength:11\nLogContents:\nhalf\na line\nEnd of LogType:stderr.\n"
+    for size in (1, 7, len(said)):
+        pieces = (said[at : at + size] for at in range(0, len(said), size))
+        assert b"".join(contents(pieces)) == b"half\na line"
+    with pytest.raises(ValueError, match="no length"):
+        list(contents(iter([b"LogContents:\n"])))

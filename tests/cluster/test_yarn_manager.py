@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from eps.cluster.api import Allocated, ContainerEvent, ContainerRequest, EvictionWarning, Exited, Running
-from eps.cluster.yarn.allocation import PREEMPTED, WANTED_BACK, Limits
+from eps.cluster.yarn.allocation import PREEMPTED, WANTED_BACK, Limits, Placement
 from eps.cluster.yarn.killed import KILLED
 from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
 from eps.cluster.yarn.resources import HANGS_EXIT_CODE, NUM_STOPPERS, Place, Timing, YarnResourceManager
@@ -26,7 +26,11 @@ from tests.fakes.yarn import FakeNm, FakeYarn
 DEADLINE_S = 20.0
 FAST = Timing(idle_s=0.05, busy_s=0.01)
 TEMPLATE = LaunchTemplate(
-    {"worker": RoleTemplate("python -m eps.cluster.container", {"A": "1"}, {"env": LocalFile("hdfs://h/e", 5, 6)})},
+    {
+        "worker": RoleTemplate("python -m eps.cluster.container", {"A": "1"}, {"env": LocalFile("hdfs://h/e", 5, 6)}),
+        # On nodes of another label: an ask of another number.
+        "gold": RoleTemplate("python", placement=Placement("gold")),
+    },
     b"tokens",
 )
 
@@ -55,9 +59,13 @@ def name(number: int) -> str:
     return f"container-{number:04d}"
 
 
-def request(manager: YarnResourceManager, *numbers: int) -> None:
+def number_of(container_id: str) -> int:
+    return int(container_id.removeprefix("container-"))
+
+
+def request(manager: YarnResourceManager, *numbers: int, role: str = "worker") -> None:
     for number in numbers:
-        manager.request(ContainerRequest(name(number), "worker", env={"EPS_MASTER_ADDRESS": "h:1"}))
+        manager.request(ContainerRequest(name(number), role, env={"EPS_MASTER_ADDRESS": "h:1"}))
 
 
 def collect(manager: YarnResourceManager, kind: type, *numbers: int) -> list[ContainerEvent]:
@@ -73,9 +81,11 @@ def collect(manager: YarnResourceManager, kind: type, *numbers: int) -> list[Con
     return events
 
 
-def run(manager: YarnResourceManager, *numbers: int) -> None:
-    request(manager, *numbers)
-    collect(manager, Running, *numbers)
+def run(manager: YarnResourceManager, *numbers: int, role: str = "worker") -> dict[str, int]:
+    """Run containers; return their pids."""
+    request(manager, *numbers, role=role)
+    events = collect(manager, Running, *numbers)
+    return {event.container_id: event.pid for event in events if isinstance(event, Running)}
 
 
 def reason_of(events: list[ContainerEvent]) -> str:
@@ -89,10 +99,10 @@ def reason_of(events: list[ContainerEvent]) -> str:
 def test_a_container_is_launched_with_its_roles_template_and_tokens(yarn: FakeYarn, make: Make) -> None:
     manager = make(place=Place("am-host", 4711, "http://am-host:8080"))
     run(manager, 3)
-    launch = yarn.named(3).launch
+    launch = yarn.named(name(3)).launch
     assert launch is not None and launch.command.startswith("exec python -m eps.cluster.container 1><LOG_DIR>/stdout")
     assert launch.env["EPS_MASTER_ADDRESS"] == "h:1" and launch.env["EPS_CONTAINER_ID"] == name(3)
-    assert launch.env["EPS_HOST"] == yarn.named(3).grant.host and launch.env["A"] == "1"
+    assert launch.env["EPS_HOST"] == yarn.named(name(3)).grant.host and launch.env["A"] == "1"
     assert launch.files == TEMPLATE.roles["worker"].files and launch.credentials == b"tokens"
     assert yarn.place == ("am-host", 4711, "http://am-host:8080") and yarn.num_registered == 1
 
@@ -127,7 +137,8 @@ def test_room_is_what_was_free_for_a_while_since_others_were_given_some(yarn: Fa
     assert manager.room() == {}
     # Of a role whose size is not known one is tried in the end.
     soon = make(limits=Limits(quiet_s=0.01))
-    wait_for(lambda: soon.room() == {"worker": 1}, DEADLINE_S, "room")
+    soon.adopt({})
+    wait_for(lambda: soon.room() == {"worker": 1, "gold": 1}, DEADLINE_S, "room")
 
 
 def test_a_wish_does_not_wait_for_the_next_beat(yarn: FakeYarn, make: Make) -> None:
@@ -137,14 +148,34 @@ def test_a_wish_does_not_wait_for_the_next_beat(yarn: FakeYarn, make: Make) -> N
     assert reason_of(collect(manager, Exited, 1)) == "was released"
 
 
+def test_beats_get_rarer_while_nothing_is_new(yarn: FakeYarn, make: Make) -> None:
+    manager = make(Timing(idle_s=1000.0, busy_s=125.0))
+
+    def pauses(*pauses_s: float) -> None:
+        for pause_s in pauses_s:
+            wait_for(lambda: manager._pace.pause_s == pause_s, DEADLINE_S, f"a pause of {pause_s} s")  # noqa: B023
+            manager._beat_now.set()
+
+    pauses(250.0, 500.0, 1000.0)
+    run(manager, 1)
+    pauses(125.0, 250.0, 500.0)
+    wait_for(lambda: manager._pace.pause_s == 1000.0, DEADLINE_S, "the longest pause")
+    # Nothing is said, and something heard.
+    yarn.crash(name(1))
+    manager._beat_now.set()
+    pauses(125.0)
+    assert reason_of(collect(manager, Exited, 1)) == "was ended by SIGKILL"
+
+
 def test_what_is_granted_beyond_a_request_is_given_back(yarn: FakeYarn, make: Make) -> None:
     yarn.surplus = 2
     manager = make()
-    run(manager, 1, 2)
+    run(manager, 1)
+    run(manager, 2)
     yarn.surplus = 0
     yarn.wait_for("the surplus to be given back", 3)
     assert len(yarn.released) == 4 and len(yarn.containers) == 2
-    assert sorted(yarn.said_asks) == [1, 2] and not manager.wait(0.0)
+    assert yarn.said_asks == [1, 1] and not manager.wait(0.0)
 
 
 def test_a_grant_that_crosses_with_its_withdrawal_is_given_back(yarn: FakeYarn, make: Make) -> None:
@@ -153,7 +184,7 @@ def test_a_grant_that_crosses_with_its_withdrawal_is_given_back(yarn: FakeYarn, 
     yarn.wait_for("the first beat", 0)
     request(manager, 1)
     with yarn.lock:
-        assert yarn.lock.wait_for(lambda: 1 in yarn.asks, DEADLINE_S)
+        assert yarn.lock.wait_for(lambda: len(yarn.outstanding()) == 1, DEADLINE_S)
         # Granted, but not heard of, when the withdrawal is made.
         yarn.hold = False
         yarn._grant()
@@ -178,8 +209,8 @@ def test_a_killed_container_is_ended_by_its_node(yarn: FakeYarn, make: Make) -> 
 def test_a_preempted_container_is_warned_of_and_ends_as_preempted(yarn: FakeYarn, make: Make) -> None:
     manager = make(limits=Limits(preemption_s=8.0))
     run(manager, 1, 2)
-    yarn.preempt(1, strict=True)
-    yarn.preempt(2)
+    yarn.preempt(name(1), strict=True)
+    yarn.preempt(name(2))
     warnings = collect(manager, EvictionWarning, 1, 2)
     assert warnings == [
         EvictionWarning(name(number), pytest.approx(8.0), reason, for_others=True)
@@ -187,7 +218,7 @@ def test_a_preempted_container_is_warned_of_and_ends_as_preempted(yarn: FakeYarn
     ]
     # One drains in time, the other does not.
     manager.release(name(1))
-    yarn.take(2)
+    yarn.take(name(2))
     reasons = {e.container_id: e.reason for e in collect(manager, Exited, 1, 2) if isinstance(e, Exited)}
     assert reasons[name(1)] == "was released" and "preempted" in reasons[name(2)]
 
@@ -195,21 +226,21 @@ def test_a_preempted_container_is_warned_of_and_ends_as_preempted(yarn: FakeYarn
 def test_containers_of_a_lost_node_end(yarn: FakeYarn, make: Make) -> None:
     manager = make()
     run(manager, 1)
-    yarn.lose_node(yarn.named(1).grant.node)
+    yarn.lose_node(yarn.named(name(1)).grant.node)
     assert "lost with its node node-" in reason_of(collect(manager, Exited, 1))
 
 
 def test_containers_of_a_lost_node_end_also_where_yarn_says_nothing_of_them(yarn: FakeYarn, make: Make) -> None:
     manager = make(limits=Limits(lost_node_s=0.05))
     run(manager, 1)
-    yarn.lose_node(yarn.named(1).grant.node, silently=True)
+    yarn.lose_node(yarn.named(name(1)).grant.node, silently=True)
     assert "lost with its node node-" in reason_of(collect(manager, Exited, 1))
 
 
 def test_a_process_that_fails_tells_its_last_words(yarn: FakeYarn, make: Make) -> None:
     manager = make()
     run(manager, 1)
-    yarn.crash(1, 1, "Last 4096 bytes of stderr :\nImportError: no eps\n")
+    yarn.crash(name(1), 1, "Last 4096 bytes of stderr :\nImportError: no eps\n")
     assert collect(manager, Exited, 1)[-1] == Exited(name(1), 1, "exited with code 1: ImportError: no eps")
 
 
@@ -217,8 +248,8 @@ def test_a_container_is_taken_whose_node_cannot_be_reached_and_not_one_that_its_
     yarn: FakeYarn, make: Make
 ) -> None:
     manager = make()
-    yarn.fail_start(1, "connection refused", PeerUnavailableError)
-    yarn.fail_start(2, "no such user")
+    yarn.fail_start(name(1), "connection refused", PeerUnavailableError)
+    yarn.fail_start(name(2), "no such user")
     request(manager, 1, 2)
     ended = {e.container_id: e.taken for e in collect(manager, Exited, 1, 2) if isinstance(e, Exited)}
     assert ended == {name(1): True, name(2): False}
@@ -273,24 +304,24 @@ def test_a_container_that_hung_is_not_taken_for_lost_while_others_of_a_lost_mach
     monkeypatch.setattr(FakeNm, "stop", hangs)
     manager = make(limits=Limits(answer_s=1000.0))
     run(manager, *range(1, 2 * NUM_STOPPERS + 7))
-    numbers: dict[str, list[int]] = {}
+    names: dict[str, list[str]] = {}
     for container in yarn.containers.values():
-        numbers.setdefault(container.grant.node, []).append(container.grant.number)
-    lost, hung = numbers["node-1:8041"], numbers["node-2:8041"][0]
+        names.setdefault(container.grant.node, []).append(container.container_id)
+    lost, hung = names["node-1:8041"], names["node-2:8041"][0]
     assert len(lost) > NUM_STOPPERS
-    for number in lost:
-        manager.kill(name(number))
+    for container_id in lost:
+        manager.kill(container_id)
     for _ in range(NUM_STOPPERS):
         assert asked.acquire(timeout=DEADLINE_S)
-    manager.kill(name(hung))
+    manager.kill(hung)
     yarn.wait_for("all of them to be released")
     # Only those that were told.
     manager._look_at_deadlines(time.monotonic() + 2000.0)
-    ends = collect(manager, Exited, *lost)
+    ends = collect(manager, Exited, *map(number_of, lost))
     assert all(isinstance(end, Exited) and end.taken for end in ends)
-    assert {end.container_id for end in ends} == {name(number) for number in lost}
+    assert {end.container_id for end in ends} == set(lost)
     go_on.set()
-    (end,) = collect(manager, Exited, hung)
+    (end,) = collect(manager, Exited, number_of(hung))
     assert isinstance(end, Exited) and not end.taken and end.reason == KILLED
     assert not asked.acquire(blocking=False), "who is told to end the rest of a lost machine's waits in vain"
 
@@ -307,16 +338,19 @@ def test_a_request_that_is_never_granted_says_what_yarn_has_left(yarn: FakeYarn,
 
 
 def test_a_request_that_yarn_refuses_ends_and_others_go_on(yarn: FakeYarn, make: Make) -> None:
+    yarn.labels["node-1:8041"] = "gold"
     manager = make()
-    run(manager, 1)
-    yarn.refuse_asks("the queue may not use that label", 2)
-    request(manager, 2, 4, 5)
+    run(manager, 1, role="gold")
+    yarn.refuse_asks("the queue may not use that label", 1)
+    request(manager, 2, role="gold")
+    request(manager, 4, 5)
     collect(manager, Running, 4, 5)
     yarn.refuse_asks("the queue may not use that label")
     request(manager, 6)
     assert reason_of(collect(manager, Exited, 6)) == "was refused by YARN: the queue may not use that label"
     yarn.refuse_asks("")
     run(manager, 3)
+    assert yarn.started() == {name(1), name(3), name(4), name(5)}
 
 
 def test_a_refusal_of_what_was_said_before_the_silence_hits_that_and_nothing_else(yarn: FakeYarn, make: Make) -> None:
@@ -324,10 +358,10 @@ def test_a_refusal_of_what_was_said_before_the_silence_hits_that_and_nothing_els
     run(manager, 1)
     yarn.refuse_asks("the queue may not use that label", 2)
     yarn.be_silent("connection refused")
-    request(manager, 2)
+    request(manager, 2, role="gold")
     yarn.wait_for_unheard(2)
     request(manager, 3)
-    yarn.wait_for_unheard(3)
+    yarn.wait_for_unheard(1)
     yarn.be_silent("")
     events = collect(manager, Exited, 2)
     assert reason_of(events) == "was refused by YARN: the queue may not use that label"
@@ -336,9 +370,9 @@ def test_a_refusal_of_what_was_said_before_the_silence_hits_that_and_nothing_els
 
 
 def test_a_node_that_answers_oddly_after_a_takeover_keeps_its_container(yarn: FakeYarn, make: Make) -> None:
-    run(make(), 1)
+    known = run(make(), 1)
     yarn.odd_answer = ResourceError("the node knows no such container")
-    assert set(make().adopted) == {name(1)}
+    assert make().adopt(known) == known
 
 
 def test_a_resource_manager_that_starts_again_is_told_what_is_outstanding(yarn: FakeYarn, make: Make) -> None:
@@ -350,8 +384,8 @@ def test_a_resource_manager_that_starts_again_is_told_what_is_outstanding(yarn: 
     yarn.restart()
     yarn.hold = False
     assert [type(e) for e in collect(manager, Running, 2)] == [Allocated, Running]
-    assert yarn.num_registered == 2 and yarn.said_asks == [1, 2, 2]
-    assert sorted(c.grant.number for c in yarn.containers.values()) == [1, 2]
+    assert yarn.num_registered == 2 and yarn.said_asks == [1, 1, 1]
+    assert yarn.started() == {name(1), name(2)}
 
 
 def test_a_silent_resource_manager_is_noticed_and_what_was_wished_is_said_later(yarn: FakeYarn, make: Make) -> None:
@@ -367,7 +401,7 @@ def test_a_silent_resource_manager_is_noticed_and_what_was_wished_is_said_later(
     collect(manager, Running, 2)
     yarn.wait_for("the end to be heard")
     assert manager.silent_s() == 0.0
-    assert [c.grant.number for c in yarn.containers.values()] == [2]
+    assert yarn.started() == {name(2)}
 
 
 def test_an_attempt_that_yarn_ends_is_heard_of_after_everything_before(yarn: FakeYarn, make: Make) -> None:
@@ -414,7 +448,7 @@ def test_a_request_is_given_up_in_time_while_the_resource_manager_is_silent(
     # What it grants when it answers again is nobody's.
     yarn.be_silent("")
     yarn.wait_for("the withdrawal to be said", 3)
-    assert [c.grant.number for c in yarn.containers.values()] == [1] and not yarn.asks
+    assert yarn.started() == {name(1)} and len(yarn.containers) == 1 and not yarn.outstanding()
 
 
 def test_nodes_that_do_not_answer_hold_up_no_container_that_is_to_start(
@@ -441,22 +475,46 @@ def test_nodes_that_do_not_answer_hold_up_no_container_that_is_to_start(
 
 def test_the_next_attempt_adopts_what_runs_and_asks_again_for_what_does_not(yarn: FakeYarn, make: Make) -> None:
     first = make()
-    run(first, 1, 2)
+    known = run(first, 1, 2)
     # Granted when the first attempt died, and never started.
-    unstarted = yarn.grant_unheard(3)
-    yarn.cut_off(yarn.named(2).grant.node)
+    unstarted = yarn.grant_unheard()
+    yarn.cut_off(yarn.named(name(2)).grant.node)
     first.close()
     second = make()
-    assert set(second.adopted) == {name(1), name(2)} and all(second.adopted.values())
-    run(second, 3)
+    assert second.adopt({**known, name(9): 99}) == known and all(known.values())
+    pids = run(second, 3)
     assert unstarted in yarn.released
+    # Numbered by attempt: a container of this one is none of the first.
+    assert pids[name(3)] > 10**6
     second.release(name(1))
     assert reason_of(collect(second, Exited, 1)) == "was released"
 
 
+def test_what_ran_before_and_nobody_knows_is_given_back(yarn: FakeYarn, make: Make) -> None:
+    first = make()
+    run(first, 1)
+    first.close()
+    second = make()
+    assert second.adopt({}) == {}
+    wait_for(lambda: not yarn.containers, DEADLINE_S, "the container to be given back")
+    assert not second.wait(0.0)
+
+
+def test_what_ends_before_it_is_adopted_is_heard_of(yarn: FakeYarn, make: Make) -> None:
+    first = make()
+    known = run(first, 1, 2)
+    first.close()
+    second = make()
+    yarn.crash(name(1), 7)
+    yarn.wait_for("the end to be heard")
+    yarn.odd_answer = ResourceError("the node knows no such container")
+    assert second.poll() == [] and second.adopt(known) == known
+    assert collect(second, Exited, 1) == [Exited(name(1), 7, "exited with code 7")]
+
+
 def test_a_container_of_the_attempt_before_that_is_found_late_is_given_back(yarn: FakeYarn, make: Make) -> None:
     manager = make()
-    late = yarn.find_late(7)
+    late = yarn.find_late()
     yarn.wait_for("it to be given back", 3)
     assert yarn.released == [late] and not yarn.containers and not manager.wait(0.0)
 

@@ -27,9 +27,8 @@ CHECKPOINT = "/eps/checkpoints/a9a/0001-00000002/manifest.json"
 
 
 @pytest.fixture
-def lost(request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def lost(request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs) -> Cluster:
     """A cluster with a job that has a checkpoint, and whose directory here somebody has removed."""
-    monkeypatch.setattr("eps.job.yarn.submit.start_supervisor", lambda *_, **__: None)
     start(request_)
     hdfs.put(CHECKPOINT, b"{}")
     shutil.rmtree(jobs_dir() / "a9a")
@@ -52,7 +51,7 @@ def test_a_job_that_runs_keeps_its_name_and_its_checkpoints(
     lost: Cluster, request_: RunRequest, hdfs: FakeHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs(lost, monkeypatch)
-    with pytest.raises(JobExistsError, match=f"runs as {ID}, though its directory .* was removed.*-kill {ID}"):
+    with pytest.raises(JobExistsError, match=f"runs as {ID}, though its directory .* was removed.*eps kill a9a"):
         start(request_)
     assert CHECKPOINT in hdfs.nodes and list_jobs() == []
 

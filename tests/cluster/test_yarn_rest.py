@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from eps.cluster.yarn import rest
 from eps.cluster.yarn.rest import RestClient, refusal
-from eps.cluster.yarn.types import FileKind, Launch, LocalFile, Resource, Submission, Visibility
+from eps.cluster.yarn.types import Resource
 from eps.errors import (
     AuthenticationError,
     ConfigError,
@@ -22,14 +20,10 @@ from eps.errors import (
     RpcError,
 )
 from eps.hadoop.conf import HadoopConf
-from eps.hadoop.token_file import HDFS_KIND, HadoopToken, pack_tokens, parse_tokens
-from eps.storage import webhdfs
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
-from tests.fakes.webhdfs import FakeHdfs
 
 pytest.importorskip("requests")
 
-RM_KIND = "RM_DELEGATION_TOKEN"
 ID = "application_1700000000000_0007"
 APP: dict[str, Any] = {
     "id": ID, "name": "a9a", "applicationType": "EPS", "user": "ada", "queue": "default", "state": "RUNNING",
@@ -37,19 +31,6 @@ APP: dict[str, Any] = {
     "trackingUrl": "http://rm:8088/proxy/x/", "progress": 25.0, "applicationTags": "one,two", "startedTime": 5,
     "finishedTime": 0,
 }  # fmt: skip
-SUBMISSION = Submission(
-    name="a9a",
-    launch=Launch(
-        "exec python -m eps.job.yarn.am",
-        {"B": "2", "A": "1"},
-        {"eps-job": LocalFile("hdfs://nn:8020/x/job.zip", 12, 34, FileKind.ARCHIVE, Visibility.APPLICATION)},
-    ),
-    resource=Resource(512, 1),
-    queue="batch",
-    tags=("sweep-1",),
-    label="fast",
-    failures_valid_s=60.0,
-)
 
 
 @pytest.fixture
@@ -65,32 +46,6 @@ def client(rm: FakeResourceManager) -> Iterator[RestClient]:
     client.close()
 
 
-def test_a_submission_says_all_that_yarn_takes(rm: FakeResourceManager, client: RestClient) -> None:
-    rm.answers["POST apps/new-application"] = (200, {"application-id": ID})
-    rm.answers["POST apps"] = (202, "")
-    rm.answers[f"GET apps/{ID}"] = (200, {"app": {**APP, "state": "ACCEPTED", "amRPCAddress": "N/A"}})
-    assert client.new_application() == ID
-    client.submit(ID, SUBMISSION)
-    (body,) = [body for method, path, _, body in rm.asked if (method, path) == ("POST", "apps")]
-    assert body == {
-        "application-id": ID, "application-name": "a9a", "application-type": "EPS", "queue": "batch",
-        "am-container-spec": {
-            "commands": {"command": "exec python -m eps.job.yarn.am"},
-            "environment": {"entry": [{"key": "A", "value": "1"}, {"key": "B", "value": "2"}]},
-            "local-resources": {"entry": [{"key": "eps-job", "value": {
-                "resource": "hdfs://nn:8020/x/job.zip", "type": "ARCHIVE", "visibility": "APPLICATION", "size": 12,
-                "timestamp": 34,
-            }}]},
-        },
-        "resource": {"memory": 512, "vCores": 1}, "max-app-attempts": 2,
-        "keep-containers-across-application-attempts": True, "unmanaged-AM": False,
-        "application-tags": {"tag": ["sweep-1"]}, "am-container-node-label-expression": "fast",
-        # Nothing of "app-node-label-expression": workers and servers that ask for no label would get the master's.
-        "attempt-failures-validity-interval": 60000,
-    }  # fmt: skip
-    assert all("user.name=ada" in query for _, _, query, _ in rm.asked)
-
-
 def test_a_report_says_where_the_master_listens(rm: FakeResourceManager, client: RestClient) -> None:
     rm.answers[f"GET apps/{ID}"] = (200, {"app": APP})
     report = client.report(ID)
@@ -99,16 +54,6 @@ def test_a_report_says_where_the_master_listens(rm: FakeResourceManager, client:
     rm.answers[f"GET apps/{ID}"] = (200, {"app": {**APP, "amRPCAddress": "N/A", "state": "KILLED"}})
     report = client.report(ID)
     assert (report.host, report.rpc_port, report.ended) == ("", -1, True)
-
-
-def test_an_application_that_is_refused_after_it_was_taken_says_why(
-    rm: FakeResourceManager, client: RestClient
-) -> None:
-    rm.answers["POST apps"] = (202, "")
-    why = "Application rejected by queue placement policy, queue root.nope does not exist."
-    rm.answers[f"GET apps/{ID}"] = (200, {"app": {**APP, "state": "FAILED", "diagnostics": f"\n{why}\n at java.x"}})
-    with pytest.raises(ResourceError, match=r"submit 'a9a' to queue 'batch': Application rejected .* does not exist\."):
-        client.submit(ID, SUBMISSION)
 
 
 @pytest.mark.parametrize(
@@ -144,12 +89,10 @@ def test_an_error_is_a_sentence(
 @pytest.mark.parametrize(
     ("path", "ask"),
     [
-        ("POST apps/new-application", lambda client: client.new_application()),
         (f"GET apps/{ID}", lambda client: client.report(ID)),
         ("GET apps", lambda client: client.applications()),
         ("GET nodes", lambda client: client.nodes()),
         ("GET scheduler", lambda client: client.queue("default")),
-        (f"PUT apps/{ID}/priority", lambda client: client.set_priority(ID, 1)),
     ],
 )
 @pytest.mark.parametrize(
@@ -171,7 +114,7 @@ def test_what_is_no_answer_of_a_resourcemanager_is_an_error_like_others(
 
 
 def test_only_of_an_application_404_says_that_there_is_none(rm: FakeResourceManager, client: RestClient) -> None:
-    for ask in (client.nodes, client.new_application, lambda: client.queue("default")):
+    for ask in (client.nodes, lambda: client.queue("default")):
         with pytest.raises(RpcError, match="answered 404") as caught:
             ask()
         assert not isinstance(caught.value, JobNotFoundError)
@@ -304,15 +247,6 @@ def test_an_application_is_ended_with_a_reason(rm: FakeResourceManager, client: 
     assert rm.asked[-1][3] == {"state": "KILLED", "diagnostics": "its client is gone"}
 
 
-def test_a_priority_is_changed_as_far_as_yarn_lets_it(rm: FakeResourceManager, client: RestClient) -> None:
-    rm.answers[f"PUT apps/{ID}/priority"] = (200, {"priority": 10})
-    assert client.set_priority(ID, 12) == 10
-    assert rm.asked[-1][3] == {"priority": 12}
-    rm.answers[f"PUT apps/{ID}/priority"] = (403, {"RemoteException": {"message": "ada may not"}})
-    with pytest.raises(ResourceError, match=f"give {ID} priority 12: ada may not"):
-        client.set_priority(ID, 12)
-
-
 def test_an_answer_can_be_had_as_it_is(rm: FakeResourceManager, client: RestClient) -> None:
     rm.answers["GET scheduler-overview"] = (200, {"schedulerType": "Capacity Scheduler"})
     assert client.look("scheduler-overview", "look", {"a": "b"}) == {"schedulerType": "Capacity Scheduler"}
@@ -337,55 +271,3 @@ def test_of_javas_words_the_sentence_is_left() -> None:
     assert refusal(said) == "Failed to submit: no room"
     assert refusal("") == "no reason was given"
     assert refusal("Queue root.x: is full") == "Queue root.x: is full"
-
-
-def test_tokens_travel_with_a_submission(rm: FakeResourceManager, client: RestClient) -> None:
-    tokens = (HadoopToken(b"a", b"1", HDFS_KIND, "10.0.0.7:8020"), HadoopToken(b"b", b"2", RM_KIND, "10.0.0.8:8032"))
-    rm.answers["POST apps"] = (202, "")
-    rm.answers[f"GET apps/{ID}"] = (200, {"app": {**APP, "state": "ACCEPTED"}})
-    launch = dataclasses.replace(SUBMISSION.launch, credentials=pack_tokens(tokens))
-    client.submit(ID, dataclasses.replace(SUBMISSION, launch=launch))
-    (body,) = [body for method, path, _, body in rm.asked if (method, path) == ("POST", "apps")]
-    entries = body["am-container-spec"]["credentials"]["tokens"]["entry"]
-    assert entries == [{"key": token.service, "value": token.to_url_text()} for token in tokens]
-
-
-def test_tokens_are_asked_of_both_and_name_whom_they_are_for(
-    rm: FakeResourceManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    insecure = webhdfs._client
-    monkeypatch.setattr(webhdfs, "_kerberos_client", lambda urls, *_: insecure(urls, "", "ada"))
-    monkeypatch.setattr(rest, "_kerberos", lambda: None)
-    with FakeHdfs() as hdfs:
-        hdfs.token = HadoopToken(b"who", b"1", "WEBHDFS delegation", "").to_url_text()
-        values = {
-            "hadoop.security.authentication": "kerberos",
-            "fs.defaultFS": "hdfs://127.0.0.1:8020",
-            "dfs.namenode.http-address": hdfs.authority,
-            "yarn.resourcemanager.address": "127.0.0.1:8032",
-            "yarn.resourcemanager.principal": "rm/_HOST@LAKE.ORG",
-        }
-        client = RestClient(dataclasses.replace(rm.conf, values={**rm.conf.values, **values}, environ={}))
-        rm.answers["POST delegation-token"] = (200, {"token": HadoopToken(b"rm", b"2", RM_KIND, "").to_url_text()})
-        found = parse_tokens(client.obtain_tokens(), "it")
-        assert found == (
-            HadoopToken(b"who", b"1", HDFS_KIND, "127.0.0.1:8020"),
-            HadoopToken(b"rm", b"2", RM_KIND, "127.0.0.1:8032"),
-        )
-        assert hdfs.asked("GETDELEGATIONTOKEN")[0]["renewer"] == "rm/127.0.0.1@LAKE.ORG"
-        assert [body for *_, body in rm.asked] == [{"renewer": "rm/127.0.0.1@LAKE.ORG"}]
-        rm.answers["DELETE delegation-token"] = (200, "")
-        client.cancel_tokens(pack_tokens(found))
-        client.cancel_tokens(b"")
-        assert [params["token"] for params in hdfs.asked("CANCELDELEGATIONTOKEN")] == [found[0].to_url_text()]
-        assert rm.cancelled == [found[1].to_url_text()]
-        assert client.user == "ada" and not any("user.name" in query for _, _, query, _ in rm.asked)
-        client.close()
-
-
-def test_kerberos_without_its_package_says_what_else_there_is(rm: FakeResourceManager) -> None:
-    if importlib.util.find_spec("requests_kerberos"):
-        pytest.skip("requests-kerberos is installed")
-    conf = dataclasses.replace(rm.conf, values={**rm.conf.values, "hadoop.security.authentication": "kerberos"})
-    with pytest.raises(ConfigError, match=r"\.\[kerberos\].*--yarn-client java"):
-        RestClient(conf)

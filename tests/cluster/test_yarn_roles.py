@@ -64,13 +64,13 @@ def want(manager: YarnResourceManager, role: str, *numbers: int) -> None:
 def test_what_a_role_asks_for_it_gets_and_nobody_elses(manager: YarnResourceManager, yarn: FakeYarn) -> None:
     want(manager, "worker", 1, 2)
     collect(manager, Running, 1, 2)
-    grants = [yarn.named(number).grant for number in (1, 2)]
+    grants = [yarn.named(name(number)).grant for number in (1, 2)]
     assert {grant.node for grant in grants} == {"n-2:1"}
     assert {grant.execution for grant in grants} == {Execution.OPPORTUNISTIC}
     # There is no third with the label, though the other node is empty.
     want(manager, "worker", 3)
     yarn.wait_for("the third to be asked for")
-    assert [(ask.label, ask.execution) for ask in yarn.asks.values()] == [("transient", Execution.OPPORTUNISTIC)]
+    assert [(ask.label, ask.execution) for ask in yarn.outstanding()] == [("transient", Execution.OPPORTUNISTIC)]
     assert manager.poll() == []
 
 
@@ -88,4 +88,4 @@ def test_a_worker_that_is_not_firm_makes_room_for_a_server_without_a_warning(
         (None, "was ended to make room for a guaranteed container on n-2: it was opportunistic")
     }
     assert not [event for event in events if isinstance(event, EvictionWarning)]
-    assert yarn.named(5).grant.execution is Execution.GUARANTEED
+    assert yarn.named(name(5)).grant.execution is Execution.GUARANTEED

@@ -12,7 +12,6 @@ from eps.cluster.api import ContainerRequest, EvictionWarning
 from eps.cluster.yarn.allocation import Allocation, Limits, Placement
 from eps.cluster.yarn.application import MasterOrders
 from eps.cluster.yarn.attempt import PREEMPTION_WAIT, Yarn, configuration
-from eps.cluster.yarn.names import NumberedNames
 from eps.cluster.yarn.room import Headroom, Home, fitting
 from eps.cluster.yarn.types import (
     AllocateResult,
@@ -39,8 +38,8 @@ CONTAINER, NODE = "container_1700000000000_0001_01_000002", "node-1:1"
 def allocation(*, counts_cores: bool = True, label: str = "", home: Home | None = None) -> Allocation:
     """Return one with a container of a worker that runs, on node-1."""
     places = {"worker": Placement(size=SMALL), "server": Placement(label, size=LARGE)}
-    found = Allocation(NumberedNames(), places, Limits(quiet_s=QUIET_S), home=home)
-    found.on_registered(Registration(Resource(8192, 8), counts_cores=counts_cores), {})
+    found = Allocation(places, Limits(quiet_s=QUIET_S), home=home)
+    found.on_registered(Registration(Resource(8192, 8), counts_cores=counts_cores))
     found.request(ContainerRequest("container-0001", "worker", 512), 0.0)
     found.take_turn()
     beat(found, 0.0, None, granted=(Grant(CONTAINER, NODE, 1, SMALL),))

@@ -33,7 +33,6 @@ from eps.cluster.yarn.types import FileKind, Grant, LocalFile, Resource, Visibil
 from eps.errors import ConfigError
 from eps.hadoop.conf import HadoopConf, read_configuration
 from eps.job.yarn.am import template_of
-from eps.job.yarn.logs import name_logs, split_logs
 from eps.job.yarn.submit import check_environment, file_systems_of, pack_conf
 from eps.ml import kernels
 from eps.spec.job_spec import JobSpec
@@ -296,43 +295,3 @@ def test_a_configuration_that_includes_files_is_whole_in_a_container(tmp_path: P
 def test_an_application_says_what_it_will_ask_for() -> None:
     spec = JobSpec(on="yarn", workers=3, servers=1, memory_mb="512,server=1024", tags="mine")
     assert tags_of(spec) == ("mine", "eps.workers=3", "eps.servers=1", "eps.worker=512x1", "eps.server=1024x1")
-
-
-LOGS = """\
-Container: container_1_0001_01_000001 on 127.0.0.11_18101
-LogAggregationType: AGGREGATED
-==========================================================
-LogType:prelaunch.err
-LogLastModifiedTime:Sun Nov 22 15:00:00 +0000 2026
-LogLength:0
-LogContents:
-
-End of LogType:prelaunch.err
-****************************
-
-LogType:stderr
-LogLength:10
-LogContents:
-10:00:01 I eps: M container-0002 is container_1_0001_01_000003 on 127.0.0.12:18102
-LogType: is only a word here
-End of LogType:stderr
-********************
-
-Container: container_1_0001_01_000003 on 127.0.0.12_18102
-LogType:stderr
-LogContents:
-W[worker-1] begins
-End of LogType:stderr
-Container: container_1_0001_02_000001 on 127.0.0.13_18103
-LogType:stdout
-LogContents:
-second attempt
-"""
-
-
-def test_logs_have_the_names_that_the_master_gave(tmp_path: Path) -> None:
-    files = name_logs(split_logs(LOGS.splitlines(keepends=True), tmp_path))
-    found = {name: "".join(path.read_text() for path in paths) for name, paths in files.items()}
-    assert sorted(found) == ["container-0002", "master", "master-2"]
-    assert found["container-0002"] == "W[worker-1] begins\n" and found["master-2"] == "second attempt\n"
-    assert found["master"].endswith("LogType: is only a word here\n")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from eps.cluster.yarn import staging
-from eps.cluster.yarn.staging import check_file_systems
+from eps.cluster.yarn import checks
+from eps.cluster.yarn.checks import check_file_systems
 from eps.errors import ConfigError, StorageAwayError
 from eps.hadoop.conf import HadoopConf
 from eps.spec.job_spec import JobSpec
@@ -58,7 +58,7 @@ def test_what_is_no_location_is_named_with_its_setting(namenode: str) -> None:
 
 def test_the_web_address_of_a_name_that_nobody_knows_is_told(monkeypatch: pytest.MonkeyPatch, namenode: str) -> None:
     def connect(address: tuple[str, int], timeout_s: float) -> None:
-        assert address == ("nowhere", 9870) and timeout_s == staging.CONNECT_S
+        assert address == ("nowhere", 9870) and timeout_s == checks.CONNECT_S
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "create_connection", connect)

@@ -31,7 +31,7 @@ from tests.fakes.brokered import BrokeredYarn
 from tests.fakes.docker_engine import IMAGE, FakeDockerEngine
 from tests.fakes.resources import FakeResourceManager
 from tests.fakes.supervised import DEADLINE_S, SupervisedJob
-from tests.fakes.yarn import FakeYarn, ListedNames
+from tests.fakes.yarn import FakeYarn
 
 #: A cluster that answers at once is asked often; the suite's owner thread never hangs, however busy the machine is.
 FAST = Timing(idle_s=0.05, busy_s=0.01, owner_s=1e6)
@@ -116,25 +116,22 @@ class YarnFakeBackend:
 
     def __init__(self, tmp_path: Path, max_containers: int) -> None:
         self.max_containers = max_containers
-        self.names = ListedNames()
         self.yarn = FakeYarn()
         self.manager: ResourceManager = self._next()
 
     def _next(self) -> YarnResourceManager:
         template = LaunchTemplate({role: RoleTemplate("python") for role in ("worker", "server")})
-        return YarnResourceManager(
-            *self.yarn.clients(), template, names=self.names, timing=FAST, max_containers=self.max_containers
-        )
+        return YarnResourceManager(*self.yarn.clients(), template, timing=FAST, max_containers=self.max_containers)
 
     def crash(self, event: Running) -> None:
-        self.yarn.crash(self.names.number(event.container_id))
+        self.yarn.crash(event.container_id)
 
     def broken_request(self) -> ContainerRequest:
-        self.yarn.fail_start(self.names.number("c-broken"), "scripted")
+        self.yarn.fail_start("c-broken", "scripted")
         return wanted("c-broken")
 
     def evict(self, container_id: str, deadline_s: float) -> None:
-        node = self.yarn.named(self.names.number(container_id)).grant.node
+        node = self.yarn.named(container_id).grant.node
         self.yarn.decommission(node, deadline_s)
 
     def restart(self) -> ResourceManager:
@@ -157,15 +154,14 @@ class BrokeredBackend:
         self.manager: ResourceManager = self.shared.master()
 
     def crash(self, event: Running) -> None:
-        self.shared.yarn.crash(self.shared.container(event.container_id).grant.number)
+        self.shared.yarn.crash(event.container_id)
 
     def broken_request(self) -> ContainerRequest:
-        # It is the first that is asked for.
-        self.shared.yarn.fail_start(1, "scripted")
+        self.shared.yarn.fail_start("c-broken", "scripted")
         return wanted("c-broken")
 
     def evict(self, container_id: str, deadline_s: float) -> None:
-        self.shared.yarn.decommission(self.shared.container(container_id).grant.node, deadline_s)
+        self.shared.yarn.decommission(self.shared.yarn.named(container_id).grant.node, deadline_s)
 
     def restart(self) -> ResourceManager:
         self.manager.close()
@@ -537,12 +533,14 @@ def test_a_local_container_that_exits_says_its_code(tmp_path: Path) -> None:
 
 def test_the_manager_of_the_next_job_master_adopts_what_runs(start: Start) -> None:
     backend = start(2)
-    assert backend.manager.adopted == {}
+    assert backend.manager.adopt({}) == {}
     for container_id in ("c-1", "c-2", "c-gone"):
         backend.manager.request(wanted(container_id))
-    collect(backend.manager, (Running, "c-1"), (Running, "c-2"))
+    events = collect(backend.manager, (Running, "c-1"), (Running, "c-2"))
+    known = {event.container_id: event.pid for event in events if isinstance(event, Running)}
     manager = backend.restart()
-    assert set(manager.adopted) == {"c-1", "c-2"} and all(manager.adopted.values())
+    adopted = manager.adopt(known)
+    assert set(adopted) == {"c-1", "c-2"} and all(adopted.values())
     assert manager.poll() == [], "nothing has happened to them since"
     with pytest.raises(ResourceError, match="c-1"):
         manager.request(wanted("c-1"))

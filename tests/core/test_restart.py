@@ -10,7 +10,7 @@ from eps.core.events import JobState
 from eps.core.job import ENDED_AWAY
 from eps.core.members import MISSING
 from eps.core.reconfig import Change, Operation
-from eps.core.types import Role
+from eps.core.types import Address, Role
 from tests.core.scripted import ScriptedMaster, running
 
 ADD_WORKER = Change(Operation.ADD_WORKERS, 1)
@@ -35,6 +35,21 @@ def test_where_everybody_runs_nothing_is_asked_for() -> None:
     master = running()
     assert restart(master) == []
     assert master.state.state is JobState.RUNNING
+
+
+def test_a_master_finds_a_container_by_the_pid_of_the_resource_manager_though_its_process_says_another() -> None:
+    master = running()
+    master.ask(ADD_WORKER)
+    container_id = master.container_of("worker-4")
+    assert container_id not in master.state.members.pids()
+    master.step(e.ContainerLaunched(container_id, 17))
+    master.step(e.MemberRegistered(container_id, Address("host", 4), 4711))
+    assert master.state.members.by_name["worker-4"].pid == 4711
+    assert master.state.members.pids()[container_id] == 17
+    # The master after the next one finds it as well.
+    others = {r.container: r.pid for r in master.state.members.by_name.values()}
+    master.step(e.MasterRestarted(2, others | master.state.members.pids()))
+    assert master.state.members.pids()[container_id] == 17
 
 
 def test_a_container_that_was_never_launched_is_asked_for_again() -> None:

@@ -12,7 +12,7 @@ from eps.cluster.broker.service import Broker
 from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
 from eps.cluster.yarn.resources import Timing, YarnResourceManager
 from eps.net.security.credentials import Security
-from tests.fakes.yarn import FakeContainer, FakeYarn
+from tests.fakes.yarn import FakeYarn
 
 JOB = "job"
 
@@ -46,17 +46,6 @@ class BrokeredYarn:
     def master(self, job: str = JOB) -> BrokeredResourceManager:
         """Return the manager of a new master of a job."""
         return BrokeredResourceManager(self.line(job))
-
-    def container(self, container_id: str) -> FakeContainer:
-        """Return what YARN has of a job's container."""
-        with self.yarn.lock:
-            found = [
-                each
-                for each in self.yarn.containers.values()
-                if each.launch is not None and each.launch.env["EPS_CONTAINER_ID"] == container_id
-            ]
-        assert len(found) == 1
-        return found[0]
 
     def close(self) -> None:
         self.broker.close()

@@ -1,8 +1,9 @@
 """Many members of a job in one process, without arrays: they speak the real control protocol to a real job master.
 
-``python -m tests.fakes.members ADDRESS BEAT_S CLOCKS_PER_S`` takes a container's id from each line of its standard
-input and attaches as its process: it registers, acknowledges, and reports clocks as far as they are granted, at most
-so many a second; one that has iterated says so on standard output.  It ends with its standard input.
+``python -m tests.fakes.members BEAT_S CLOCKS_PER_S`` takes a container's id, the address of its job's master and the
+folder of the job's certificates (or ``-``) from each line of its standard input, and attaches as the container's
+process: it registers, acknowledges, and reports clocks as far as they are granted, at most so many a second.  It ends
+with its standard input.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,11 +24,14 @@ from eps.core import messages as m
 from eps.core.types import Role
 from eps.net.calls.call import CHANNEL_OPTIONS
 from eps.net.messages.codec import report_to_pb
+from eps.net.security.credentials import TLS_NAME, TlsFiles
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import MemberSessionStub
 from tests.fakes.resources import FakeResourceManager
 
 ROOT = Path(__file__).parents[2]
+#: In the place of a folder of certificates.
+NO_TLS = "-"
 
 
 class FakeMember:
@@ -43,9 +48,9 @@ class FakeMember:
         self._version, self._clock, self._horizon = 0, -2, -2
         self._granted = asyncio.Event()
 
-    async def attend(self, address: str) -> None:
+    async def attend(self, address: str, tls: str) -> None:
         """Serve until the master ends the session."""
-        async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        async with _channel(address, tls) as channel:
             computes = asyncio.create_task(self._compute())
             with suppress(grpc.aio.AioRpcError):
                 async for order in MemberSessionStub(channel).Attach(self._batches()):
@@ -119,8 +124,16 @@ class FakeMember:
                 self.say(m.ClockReported(self.name, self._clock, results))
 
 
-class AttachingResources(FakeResourceManager):
-    """Grants every request, and has a process of fake members attach in its container.
+def _channel(address: str, tls: str) -> grpc.aio.Channel:
+    if tls == NO_TLS:
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    ca, certificate, key = TlsFiles.within(Path(tls)).read()
+    options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", TLS_NAME))
+    return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate), options=options)
+
+
+class Members:
+    """A process of fake members.
 
     Parameters
     ----------
@@ -130,37 +143,50 @@ class AttachingResources(FakeResourceManager):
         That workers report at most.
     """
 
+    def __init__(self, beat_s: float, clocks_per_s: float) -> None:
+        command = [sys.executable, "-m", __name__, str(beat_s), str(clocks_per_s)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT)
+
+    def attach(self, container_id: str, address: str, tls: Path | None = None) -> None:
+        """Have a member attach as the process of a container."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{container_id} {address} {tls or NO_TLS}\n".encode())
+        self._process.stdin.flush()
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.communicate()
+
+
+class AttachingResources(FakeResourceManager):
+    """Grants every request, and has a process of fake members attach in its container; parameters as of Members."""
+
     def __init__(self, beat_s: float = 10.0, clocks_per_s: float = 10.0) -> None:
         super().__init__()
-        self._rates = str(beat_s), str(clocks_per_s)
-        self.process: subprocess.Popen[bytes] | None = None
+        self._members = Members(beat_s, clocks_per_s)
 
     def request(self, request: ContainerRequest) -> None:
         super().request(request)
-        if self.process is None:
-            command = [sys.executable, "-m", __name__, request.env["EPS_MASTER_ADDRESS"], *self._rates]
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT)
-        assert self.process.stdin is not None
-        self.process.stdin.write(request.container_id.encode() + b"\n")
-        self.process.stdin.flush()
+        self._members.attach(request.container_id, request.env["EPS_MASTER_ADDRESS"])
 
     def close(self) -> None:
         super().close()
-        if self.process is not None:
-            self.process.kill()
-            self.process.communicate()
+        self._members.close()
 
 
-async def attend(address: str, beat_s: float, clock_s: float) -> None:
+async def attend(beat_s: float, clock_s: float) -> None:
     """Attach as the process of each container that standard input names, until its end."""
-    members: dict[str, FakeMember] = {}
+    #: Of each job, by the address of its master.
+    members: dict[str, dict[str, FakeMember]] = defaultdict(dict)
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     running = set()
     while line := await lines.readline():
-        member = FakeMember(members, line.decode().strip(), beat_s, clock_s)
-        running.add(asyncio.create_task(member.attend(address)))
+        container_id, address, tls = line.decode().split()
+        member = FakeMember(members[address], container_id, beat_s, clock_s)
+        running.add(asyncio.create_task(member.attend(address, tls)))
 
 
 if __name__ == "__main__":
-    asyncio.run(attend(sys.argv[1], float(sys.argv[2]), 1 / float(sys.argv[3])))
+    asyncio.run(attend(float(sys.argv[1]), 1 / float(sys.argv[2])))

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from eps.storage.jobdir import JobDir
-from eps.storage.record import End, Phase, YarnEnd
-
-_OF_YARN = {field.name for field in dataclasses.fields(YarnEnd)}
-
-
-def end_of(values: dict[str, Any]) -> End:
-    """Return the end that values describe, those of YARN's part among them."""
-    yarn = YarnEnd(**{name: value for name, value in values.items() if name in _OF_YARN})
-    return End(**{name: value for name, value in values.items() if name not in _OF_YARN}, yarn=yarn)
+from eps.storage.record import End, Phase
 
 
 def note_end(job: JobDir, state: str, reason: str = "", **more: Any) -> None:
     """Have a job have ended so."""
-    job.note(phase=Phase.ENDED, pid=0, end=end_of({"state": state, "reason": reason, **more}))
+    job.note(phase=Phase.ENDED, pid=0, end=End(state, reason, **more))
 
 
 def note_settings(job: JobDir, **spec: Any) -> None:
@@ -29,7 +20,7 @@ def note_settings(job: JobDir, **spec: Any) -> None:
 
 def note_application(job: JobDir, application_id: str = "application_1_0001", **more: Any) -> None:
     """Have YARN have an application of a job."""
-    found = {"application_id": application_id, "shared": "", "conf_dir": "", "client": "", **more}
+    found = {"application_id": application_id, "shared": "", "conf_dir": "", **more}
     job.note(phase=Phase.SUBMITTED, yarn={"application": found})
 
 
@@ -39,5 +30,5 @@ def note_no_end(job: JobDir) -> None:
 
 
 def note_ended(job: JobDir, values: dict[str, Any]) -> None:
-    """Have a job have ended as values say, as of :func:`end_of`."""
-    job.note(phase=Phase.ENDED, end=end_of(values))
+    """Have a job have ended as values say, an :class:`End`."""
+    job.note(phase=Phase.ENDED, end=End(**values))

@@ -36,8 +36,10 @@ class FakeResourceManager:
     def __init__(self, max_containers: int = 0, hold: bool = False, adopted: Mapping[str, int] | None = None) -> None:
         self.max_containers = max_containers
         self.hold = hold
-        self.adopted: Mapping[str, int] = dict(adopted or {})
-        self.requests = {c: ContainerRequest(c, "worker") for c in self.adopted}
+        self._adopted: Mapping[str, int] = dict(adopted or {})
+        #: What :meth:`adopt` was told.
+        self.known: Mapping[str, int] = {}
+        self.requests = {c: ContainerRequest(c, "worker") for c in self._adopted}
         #: What :meth:`beat` was told.
         self.beats: list[int] = []
         #: What the last beat said.
@@ -50,7 +52,7 @@ class FakeResourceManager:
         self.gone = ""
         self.waiting: list[str] = []
         #: Granted and not ended, in the order granted.
-        self.running = list(self.adopted)
+        self.running = list(self._adopted)
         self.released: list[str] = []
         #: What :meth:`end_job` was told.
         self.ended: tuple[int, str, str] | None = None
@@ -89,6 +91,10 @@ class FakeResourceManager:
         self._note(EvictionWarning(container_id, deadline_s))
 
     # ---- the interface
+
+    def adopt(self, known: Mapping[str, int]) -> Mapping[str, int]:
+        self.known = known
+        return self._adopted
 
     def request(self, request: ContainerRequest) -> None:
         self._check_open()

@@ -6,9 +6,11 @@ Containers are granted when an application master beats, oldest ask first; nothi
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from eps.cluster.supervisor.process import CONTAINER_ID
 from eps.cluster.yarn.types import (
     AllocateResult,
     Ask,
@@ -38,6 +40,11 @@ class FakeContainer:
     grant: Grant
     launch: Launch | None = None
 
+    @property
+    def container_id(self) -> str:
+        """What the application calls it; empty before it is started."""
+        return "" if self.launch is None else self.launch.env.get(CONTAINER_ID, "")
+
 
 @dataclass
 class _News:
@@ -49,21 +56,6 @@ class _News:
     kept: list[Grant] = field(default_factory=list)
     strict: list[str] = field(default_factory=list)
     negotiable: list[str] = field(default_factory=list)
-
-
-class ListedNames:
-    """Numbers in the order in which container ids come: any id will do, and whoever shares the list agrees."""
-
-    def __init__(self) -> None:
-        self._ids: list[str] = []
-
-    def number(self, container_id: str) -> int:
-        if container_id not in self._ids:
-            self._ids.append(container_id)
-        return self._ids.index(container_id) + 1
-
-    def name(self, number: int) -> str | None:
-        return self._ids[number - 1] if 0 < number <= len(self._ids) else None
 
 
 class FakeYarn:
@@ -79,7 +71,9 @@ class FakeYarn:
         self.lock = threading.Condition()
         self.capacity = dict(nodes or {f"node-{n}:8041": Resource(16384, 16) for n in (1, 2, 3)})
         self.containers: dict[str, FakeContainer] = {}
+        #: What is to be granted: every ask that was said, and how many of its number are left.
         self.asks: dict[int, Ask] = {}
+        self.num_wanted: Counter[int] = Counter()
         #: Every ask and every release that was ever said, in order.
         self.said_asks: list[int] = []
         self.released: list[str] = []
@@ -108,7 +102,7 @@ class FakeYarn:
         self.odd_answer: EpsError | None = None
         self._refusal = ""
         self._refused: tuple[int, ...] = ()
-        self._unstartable: dict[int, EpsError] = {}
+        self._unstartable: dict[str, EpsError] = {}
         self._killed = ""
 
     def clients(self) -> tuple[FakeAm, FakeNm]:
@@ -117,17 +111,28 @@ class FakeYarn:
             self.attempt += 1
             self.registered = False
             self.asks.clear()
+            self.num_wanted.clear()
             self._news = _News(completed=self._news.completed)
             return FakeAm(self, self.attempt), FakeNm(self)
 
     # ---- what is there
 
-    def named(self, number: int) -> FakeContainer:
-        """Return the container that was granted for a number and was started."""
+    def named(self, container_id: str) -> FakeContainer:
+        """Return the container that was started for a request."""
         with self.lock:
-            found = [c for c in self.containers.values() if c.grant.number == number and c.launch is not None]
-            assert len(found) == 1, f"{len(found)} containers have number {number}"
+            found = [c for c in self.containers.values() if c.container_id == container_id]
+            assert len(found) == 1, f"{len(found)} containers are {container_id}"
             return found[0]
+
+    def started(self) -> set[str]:
+        """Return what the application calls the containers that run."""
+        with self.lock:
+            return {c.container_id for c in self.containers.values() if c.launch is not None}
+
+    def outstanding(self) -> list[Ask]:
+        """Return what is asked for and was not granted."""
+        with self.lock:
+            return [ask for ask in self.asks.values() for _ in range(self.num_wanted[ask.number])]
 
     def wait_for(self, what: str, number_of_beats: int = 2, timeout_s: float = 20.0) -> None:
         """Wait until the application master has beaten so often again."""
@@ -142,20 +147,20 @@ class FakeYarn:
 
     # ---- what happens to it
 
-    def crash(self, number: int, status: int = 137, diagnostics: str = "") -> None:
+    def crash(self, container_id: str, status: int = 137, diagnostics: str = "") -> None:
         """Let the process of a container end by itself."""
         with self.lock:
-            self._complete(self.named(number).grant.container, status, diagnostics)
+            self._complete(self.named(container_id).grant.container, status, diagnostics)
 
-    def preempt(self, *numbers: int, strict: bool = False) -> None:
+    def preempt(self, *container_ids: str, strict: bool = False) -> None:
         """Want containers back; what is not given back ends with :meth:`take`."""
         with self.lock:
-            names = [self.named(number).grant.container for number in numbers]
+            names = [self.named(container_id).grant.container for container_id in container_ids]
             (self._news.strict if strict else self._news.negotiable).extend(names)
 
-    def take(self, number: int, status: int = -102) -> None:
+    def take(self, container_id: str, status: int = -102) -> None:
         """Take a container whose time is over."""
-        self.crash(number, status)
+        self.crash(container_id, status)
 
     def decommission(self, node: str, deadline_s: float | None) -> None:
         """Announce that a node is taken out of the cluster."""
@@ -178,25 +183,25 @@ class FakeYarn:
         """Let the ResourceManager start again: it knows what runs, and has forgotten the rest."""
         with self.lock:
             self.registered = False
-            self.asks.clear()
+            self.num_wanted.clear()
             for container in [c for c in self.containers.values() if c.launch is None]:
                 del self.containers[container.grant.container]
             self._news = _News(completed=self._news.completed)
 
-    def grant_unheard(self, number: int) -> str:
+    def grant_unheard(self) -> str:
         """Grant a container of which the application master does not hear before its end."""
         with self.lock:
-            return self._new_grant(Ask(number, SMALL), next(iter(self.capacity))).container
+            return self._new_grant(Ask(1, SMALL), next(iter(self.capacity))).container
 
     def cut_off(self, node: str) -> None:
         """Let a node be out of the application master's reach, while its containers run."""
         with self.lock:
             self._unusable.add(node)
 
-    def find_late(self, number: int, attempt: int = 1) -> str:
+    def find_late(self) -> str:
         """Find a container of an attempt before, after the application master has registered."""
         with self.lock:
-            grant = self._new_grant(Ask(number, SMALL), next(iter(self.capacity)))
+            grant = self._new_grant(Ask(1, SMALL), next(iter(self.capacity)))
             self.containers[grant.container].launch = Launch("found late")
             self._news.kept.append(grant)
             return grant.container
@@ -211,10 +216,10 @@ class FakeYarn:
         with self.lock:
             self._refusal, self._refused = reason, numbers
 
-    def fail_start(self, number: int, reason: str, kind: type[EpsError] = ResourceError) -> None:
-        """Let no node start the container of this number."""
+    def fail_start(self, container_id: str, reason: str, kind: type[EpsError] = ResourceError) -> None:
+        """Let no node start a container for this request."""
         with self.lock:
-            self._unstartable[number] = kind(reason)
+            self._unstartable[container_id] = kind(reason)
 
     def end_attempt(self, reason: str) -> None:
         """End the attempt, as a kill of the application does."""
@@ -274,13 +279,13 @@ class FakeYarn:
                 return
 
     def _grant(self) -> None:
-        for ask in sorted(self.asks.values(), key=lambda a: (a.priority, a.number)):
+        for ask in sorted(self.outstanding(), key=lambda a: (a.priority, a.number)):
             node = None if self.hold else self._node_for(ask)
             if node is None and not self.hold and ask.execution is Execution.GUARANTEED:
                 self._make_room(ask)
                 node = self._node_for(ask)
             if node is not None:
-                del self.asks[ask.number]
+                self.num_wanted[ask.number] -= 1
                 self._news.granted += [self._new_grant(ask, node) for _ in range(1 + self.surplus)]
 
     def _headroom(self) -> Resource:
@@ -294,6 +299,9 @@ class FakeAm:
     def __init__(self, yarn: FakeYarn, attempt: int) -> None:
         self._yarn = yarn
         self._attempt = attempt
+        #: Number -> how many are asked for, as Hadoop's client counts them: it says so when that has changed.
+        self._counts: Counter[int] = Counter()
+        self._changed: set[int] = set()
         #: What a call that failed was given: the next says it.
         self._unsaid: list[tuple[Sequence[Ask], Sequence[int], Sequence[str], Sequence[str]]] = []
         self.closed = False
@@ -305,6 +313,8 @@ class FakeAm:
             self._yarn.num_registered += 1
             self._yarn.place = host, port, tracking_url
             self._unsaid.clear()
+            self._counts.clear()
+            self._changed.clear()
             return Registration(LARGEST, "default", tuple(c.grant for c in self._yarn.containers.values()))
 
     def allocate(
@@ -333,9 +343,16 @@ class FakeAm:
             for said in self._unsaid:
                 self._take(*said)
             self._unsaid.clear()
+            for number in self._changed:
+                yarn.num_wanted[number] = self._counts[number]
             yarn.progress = progress
             yarn._grant()
             news, yarn._news = yarn._news, _News()
+            # What was granted meanwhile is granted once more: it hears of that later.
+            self._changed = {grant.number for grant in news.granted}
+            for number in self._changed:
+                here = sum(grant.number == number for grant in news.granted)
+                self._counts[number] = max(0, self._counts[number] - here)
             yarn.num_beats += 1
             yarn.lock.notify_all()
             preemption = Preemption(tuple(news.strict), tuple(news.negotiable))
@@ -380,11 +397,12 @@ class FakeAm:
         self, asks: Sequence[Ask], withdrawn: Sequence[int], releases: Sequence[str], blacklist: Sequence[str]
     ) -> None:
         for ask in asks:
-            assert ask.number not in self._yarn.asks, f"{ask} is asked twice"
-            self._yarn.asks[ask.number] = ask
+            assert self._yarn.asks.setdefault(ask.number, ask) == ask, f"{ask} has the number of another"
             self._yarn.said_asks.append(ask.number)
+            self._counts[ask.number] += 1
         for number in withdrawn:
-            self._yarn.asks.pop(number, None)
+            self._counts[number] = max(0, self._counts[number] - 1)
+        self._changed.update(withdrawn, (ask.number for ask in asks))
         for container in releases:
             self._yarn.released.append(container)
             self._yarn._complete(container, -100, "Container released by application")
@@ -401,8 +419,8 @@ class FakeNm:
     def start(self, container: str, launch: Launch) -> None:
         with self._yarn.lock:
             found = self._found(container)
-            if found.grant.number in self._yarn._unstartable:
-                raise self._yarn._unstartable[found.grant.number]
+            if failure := self._yarn._unstartable.get(launch.env.get(CONTAINER_ID, "")):
+                raise failure
             assert found.launch is None, f"{container} is started twice"
             found.launch = launch
             self._yarn._begun(found)

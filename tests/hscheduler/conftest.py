@@ -15,7 +15,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """Let live schedulers have jobs that are records in memory."""
     world = World(0)
 
-    def fake(job_id: str, name: str, spec: Any, metric: str, iteration: int, say: Any, *rest: Any, **more: Any) -> Any:
+    def fake(job_id: str, launch: Any, metric: str, iteration: int, say: Any, *rest: Any) -> Any:
         return FakeLive(world, job_id, say)
 
     monkeypatch.setattr(live, "LiveJob", fake)

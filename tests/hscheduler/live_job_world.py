@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from eps.storage.record import End
 from hscheduler.core import events as e
 from hscheduler.core.resources import Container, Role
 from hscheduler.live import job as live
-from hscheduler.live.places import Seat
+from hscheduler.live.job_state import Seat
 from tests.hscheduler.toy import UNIT
 
 TIMEOUT_S = 30.0
@@ -83,32 +83,28 @@ class FakeJob:
         return self
 
     # What it calls on a job.
-    def change(
-        self,
-        operation: str,
-        what: Any,
-        *,
-        request_id: str,
-        on_news: Callable[[dict[str, Any]], None] | None,
-        manager: str,
-    ) -> dict[str, Any]:
+    def change(self, operation: str, what: Any, *, wait: bool, request_id: str, manager: str) -> dict[str, Any]:
+        assert not wait
         self.changes.append((str(operation), what))
         self.request_ids.append(request_id)
-        if on_news is not None:
-            on_news({"plan_id": len(self.changes)})
         self.entered.set()
-        if self.holds_up is not None:
-            self.holds_up.wait(TIMEOUT_S)
-        if len(self.changes) in self.cancelled:
-            raise PlanError("the plan was aborted: cancelled")
-        if self.killed.is_set():
-            raise JobFinishedError("it has ended")
         for error in self.refuse.get(str(operation), [])[:1]:
             self.refuse[str(operation)].pop(0)
             raise error
-        kind = str(operation).split("-")[1].rstrip("s")
+        return {"plan_id": len(self.changes), "phase": "queued"}
+
+    def plan(self, plan_id: int, wait_s: float) -> dict[str, Any]:
+        operation, what = self.changes[plan_id - 1]
+        found = {"plan_id": plan_id, "operation": operation, "committed_clock": self.committed_clock, "reason": ""}
+        if self.holds_up is not None and not self.holds_up.wait(wait_s):
+            return {**found, "phase": "proposed"}
+        if self.killed.is_set():
+            raise JobFinishedError("it has ended")
+        if plan_id in self.cancelled:
+            return {**found, "phase": "aborted", "reason": "cancelled"}
+        kind = operation.split("-")[1].rstrip("s")
         added = [f"{kind}-{10 + k}" for k in range(what)] if isinstance(what, int) else []
-        return {"added": added, "committed_clock": self.committed_clock, "phase": "released"}
+        return {**found, "phase": "released", "added": added}
 
     def cancel(self, plan_id: int) -> None:
         if self.is_committed:
@@ -119,9 +115,6 @@ class FakeJob:
 
     def status(self) -> dict[str, Any]:
         return {"members": told_of(self.names)}
-
-    def wait_until_trains(self) -> None:
-        pass
 
     def watch(self, after_clock: int) -> Iterator[Progress]:
         self.watched_after.append(after_clock)
@@ -148,7 +141,7 @@ class FakeJob:
 
     # What a test makes happen.
     def tell(self, state: str, *history: dict[str, Any]) -> None:
-        self.news.put(Progress({"state": state}, history))
+        self.news.put(Progress({"state": state, "members": told_of(self.names)}, history))
 
     def finish(self) -> None:
         self.killed.set()
@@ -161,7 +154,7 @@ class Watched:
     def __init__(self, fake: FakeJob, metric: str = "loss") -> None:
         self.fake = fake
         self.said: SimpleQueue[e.Event] = SimpleQueue()
-        self.job = live.LiveJob("a", "sweep-a", JobSpec(workers=2, servers=1), metric, 10, self.said.put)
+        self.job = live.LiveJob("a", live.Launch("sweep-a", JobSpec(workers=2, servers=1)), metric, 10, self.said.put)
         self.given = 0
         self.members: dict[str, str] = {}
 

@@ -3,42 +3,44 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import hscheduler
 from eps.cli import main as eps
 from eps.cluster.yarn.application import ENDED_FILE, RESULTS, Application
 from eps.cluster.yarn.types import ApplicationReport, Resource
-from eps.core.types import Address
 from eps.errors import ConfigError, JobNotFoundError, PeerUnavailableError, StorageError
-from eps.job.yarn.sweeps import REPORT_FILE
+from eps.job.yarn.sweeps import REPORTS, report_file
 from eps.job.yarn.within import JOBS
 from eps.storage.jobdir import JobDir, jobs_dir
 from eps.storage.local import LocalStorage
 from eps.storage.locations import RemotePath
 from eps.system.waits import wait_for
-from hscheduler.application.am import attempt_of, outcome_of, settings_of
-from hscheduler.application.ends import LEAVE_ATTEMPTS, Ends
-from hscheduler.application.follow import LAST_REPORT_S, Following, fetch_job
-from hscheduler.application.inputs import staged
-from hscheduler.application.mirror import STATE, Mirror, restore
-from hscheduler.application.orders import SERVICE_FILE, SWEEP_FOLDER, SweepOrders
-from hscheduler.application.page import ApplicationPage
-from hscheduler.application.submit import BASE_MB, JOB_MB, master_resource, most_at_once
+from hscheduler.application.am import Ends, attempt_of, outcome_of, page_of
+from hscheduler.application.follow import Following, fetch_job
+from hscheduler.application.orders import CHECKPOINT_EVERY, SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders, staged
+from hscheduler.application.submit import (
+    BASE_MB,
+    JOB_MB,
+    master_resource,
+    most_at_once,
+    settings_of,
+    trials_at_once,
+)
 from hscheduler.cli import main
 from hscheduler.core import events as e
 from hscheduler.core.jobs import JobRequest, Phase
 from hscheduler.core.resources import Resources
 from hscheduler.core.state import Scheduler
-from hscheduler.live.past import Past
 from hscheduler.policies import POLICIES
 from hscheduler.service.directory import ServiceDir
+from hscheduler.service.observer import Observer
 from hscheduler.spec import ClusterSpec, Spec
 from tests.fakes.storage import put
 from tests.fakes.webhdfs import FakeHdfs
@@ -93,7 +95,8 @@ def test_local_files_are_brought_once_and_named_by_where_they_are_then(cache: Re
     assert RemotePath.parse(first).read_bytes() == b"content of train"
     assert RemotePath.parse(found["job"]["labels"]).read_bytes() == b"content of labels"
     assert found["job"]["test"] == "0.2" and found["job"]["workers"] == 3
-    assert found["space"]["model"] == {"choice": ["softmax", f"{SWEEP_FOLDER}/models/0/mine.py:Mine"]}
+    assert found["job"]["checkpoint_every"] == CHECKPOINT_EVERY, "from there trials go on when the master is lost"
+    assert found["space"]["model"] == {"choice": ["softmax", f"{SERVICE_FOLDER}/models/0/mine.py:Mine"]}
     assert models == {"models/0/mine.py": tmp_path / "mine.py"} and found["space"]["l2"] == {"uniform": [0, 1]}
     before = RemotePath.parse(first).status()
     again, _ = staged(tables, cache)
@@ -113,23 +116,27 @@ def test_labels_beside_images_come_along_and_what_is_no_file_here_stays(cache: R
         assert staged({"job": {"data": data}, "space": {}}, cache)[0]["job"]["data"] == data
 
 
-def test_orders_are_what_they_were(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_sweep", [True, False])
+def test_orders_are_what_they_were(tmp_path: Path, has_sweep: bool) -> None:
     spec = Spec.of({"job": {"data": "sklearn:digits"}})
-    orders = SweepOrders("static", json.loads(json.dumps(spec.tables())))
-    (tmp_path / "sweep.json").write_bytes(orders.to_bytes())
-    assert SweepOrders.read(tmp_path) == orders and Spec.of(orders.tables) == spec
-    with pytest.raises(ConfigError, match="does not say which sweep"):
-        SweepOrders.read(tmp_path / "none")
+    tables = json.loads(json.dumps(spec.tables())) if has_sweep else None
+    orders = ServiceOrders(settings_of(spec, "static"), tables)
+    (tmp_path / "orders.json").write_bytes(orders.to_bytes())
+    assert ServiceOrders.read(tmp_path) == orders
+    with pytest.raises(ConfigError, match="does not say what this service is"):
+        ServiceOrders.read(tmp_path / "none")
 
 
 def test_the_masters_container_has_room_for_the_masters_of_all_jobs() -> None:
-    spec = Spec(cluster=ClusterSpec(nodes=3, vcores=4, memory="4096MiB", container_memory="512MiB"))
-    assert most_at_once(spec) == 4, "of twelve containers each of them has three"
-    assert master_resource(spec) == Resource(BASE_MB + 4 * JOB_MB, 1)
-    small = Spec(cluster=ClusterSpec(nodes=3, vcores=4, memory="1000MiB", container_memory="512MiB"))
-    assert master_resource(small).memory_mb == 1000, "no node has more"
-    large = Spec(cluster=ClusterSpec(nodes=3, vcores=4, container_memory="4GiB", container_vcores=2))
-    assert master_resource(large) == Resource(4096, 2), "what the scheduler counts for the master of a job"
+    cluster = ClusterSpec(nodes=3, vcores=4, memory="4096MiB", container_memory="512MiB")
+    assert most_at_once(cluster) == 4, "of twelve containers each of them has three"
+    assert [trials_at_once(Spec.of({"cluster": vars(cluster), "sweep": sweep, "job": {"data": "sklearn:iris"}}))
+            for sweep in ({"trials": 9}, {"trials": 3}, {"trials": 9, "parallelism": 2})] == [4, 3, 2]  # fmt: skip
+    assert master_resource(cluster, 4) == Resource(BASE_MB + 4 * JOB_MB, 1)
+    small = ClusterSpec(nodes=3, vcores=4, memory="800MiB", container_memory="512MiB")
+    assert master_resource(small, 4).memory_mb == 800, "no node has more"
+    large = ClusterSpec(nodes=3, vcores=4, container_memory="4GiB", container_vcores=2)
+    assert master_resource(large, 4) == Resource(4096, 2), "what the scheduler counts for the master of a job"
 
 
 def test_an_attempt_is_known_by_its_container() -> None:
@@ -141,9 +148,9 @@ def test_an_attempt_is_known_by_its_container() -> None:
 
 def test_the_service_is_that_of_the_sweep_alone() -> None:
     spec = Spec.of({"cluster": {"container_memory": "512MiB"}, "sweep": {"seed": 7}, "job": {"data": "sklearn:iris"}})
-    found = settings_of(spec, "kill", "h")
+    found = settings_of(spec, "kill")
     live = found.live(None)
-    assert (live.policy, live.seed, live.restart_s, found.host) == ("kill", 7, 0.0, "h")
+    assert (live.policy, live.seed, live.restart_s) == ("kill", 7, 0.0)
     assert live.job_settings["on"] == "yarn" and found.cluster(None).capacities() == spec.cluster.capacities()
 
 
@@ -154,54 +161,6 @@ def test_an_application_without_a_trial_that_finished_or_without_the_bests_model
     assert outcome_of(report, {"job-1": "why"}) == (0, "finished", "1 of 2 trials finished")
     lost = "what the best trial, two, has brought is not left: no room"
     assert outcome_of(report, {"job-2": "no room"}) == (1, "failed", lost)
-
-
-# ---- what it keeps
-
-
-def test_the_next_attempt_has_the_journal_of_the_last_and_none_of_its_own(tmp_path: Path) -> None:
-    shared, folder = LocalStorage(tmp_path / "shared"), tmp_path / "first"
-    folder.mkdir()
-    assert not restore(folder, shared, "attempt-000001")
-    mirror = Mirror(folder, shared, "attempt-000001")
-    (folder / "journal.jsonl").write_text("one\n")
-    wait_for(lambda: shared.names(f"{STATE}/attempt-000001") == ["journal.jsonl"], DEADLINE_S, "a copy")
-    with (folder / "journal.jsonl").open("a") as file:
-        file.write("two\n")
-    mirror.close()
-    again = tmp_path / "second"
-    again.mkdir()
-    assert not restore(again, shared, "attempt-000001"), "its own would be what it writes"
-    assert restore(again, shared, "attempt-000002")
-    assert (again / "journal.jsonl").read_text() == "one\ntwo\n"
-
-
-class NotedStorage(LocalStorage):
-    """Notes what is written, in order."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.written: list[str] = []
-
-    def write(self, path: str) -> Any:
-        self.written.append(path)
-        return super().write(path)
-
-
-def test_what_a_journal_says_no_more_is_copied_before_it_and_only_what_has_changed(tmp_path: Path) -> None:
-    shared, folder = NotedStorage(tmp_path / "shared"), tmp_path / "first"
-    folder.mkdir()
-    with closing(Past(folder / "past-x.sqlite")) as past:
-        past.keep([], [])
-        (folder / "journal.jsonl").write_text("begun anew\n")
-        mirror = Mirror(folder, shared, "attempt-000001")
-        mirror.close()
-    where = f"{STATE}/attempt-000001"
-    assert shared.written == [f"{where}/past-x.sqlite", f"{where}/journal.jsonl"]
-    with shared.read(f"{where}/past-x.sqlite") as file:
-        (tmp_path / "copy.sqlite").write_bytes(file.read())
-    with closing(Past(tmp_path / "copy.sqlite")) as past:
-        assert past.job_ids() == []
 
 
 # ---- who may have containers
@@ -244,7 +203,7 @@ def test_a_job_may_have_what_the_scheduler_has_granted_it_and_its_end_is_of_one_
 
     step(e.SweepOpened("s"))
     assert broker.leases == [], "before it has begun"
-    ends.begin(lambda job_id: f"job-{job_id}", lambda: {"trials": []}, state)
+    ends.begin(lambda job_id: f"job-{job_id}", lambda sweep: {"trials": [sweep]}, state)
     (start,) = [each for each in step(e.JobSubmitted(request)) if isinstance(each, e.StartJob)]
     assert broker.leases[-1] == {"job-a": 4}, "three workers and a server; its master is in no container of its own"
     place.runs["job-a"] = first = object()
@@ -257,49 +216,42 @@ def test_a_job_may_have_what_the_scheduler_has_granted_it_and_its_end_is_of_one_
     assert place.told.wait(DEADLINE_S)
     assert ends.close() == {}, "the other start of it has not ended"
     assert place.ended == [("job-a", first)]
-    assert json.loads((tmp_path / REPORT_FILE).read_text()) == {"trials": []}
+    assert json.loads((tmp_path / report_file("s")).read_text()) == {"trials": ["s"]}
 
 
 class FullPlace(FakePlace):
-    """Its file system takes nothing so many times; or takes something for ever."""
+    """Its file system takes nothing; or takes something for ever."""
 
-    def __init__(self, refusals: int, hangs: threading.Event | None = None) -> None:
+    def __init__(self, hangs: threading.Event | None) -> None:
         super().__init__()
-        self.refusals, self.hangs, self.left = refusals, hangs, 0
+        self.hangs = hangs
 
     def end(self, job: str, run: object) -> None:
         self.runs.pop(job)
 
     def leave(self, job: JobDir, logs: bool) -> None:
-        if self.hangs is not None:
-            self.hangs.wait(DEADLINE_S)
-        if self.refusals:
-            self.refusals -= 1
+        if self.hangs is None:
             raise StorageError("no room")
-        self.left += 1
+        self.hangs.wait(DEADLINE_S)
 
 
 @pytest.mark.parametrize(
-    ("refusals", "join_s", "unleft"),
-    [
-        (LEAVE_ATTEMPTS - 1, DEADLINE_S, {}),
-        (LEAVE_ATTEMPTS, DEADLINE_S, {"job-a": "no room"}),
-        (0, 0.0, {"job-a": "its turn did not come"}),
-    ],
+    ("join_s", "unleft"), [(DEADLINE_S, {"job-a": "no room"}), (0.0, {"job-a": "its turn did not come"})]
 )
-def test_what_a_job_has_brought_is_left_at_the_second_or_third_try_or_it_is_said_that_it_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int, join_s: float, unleft: dict[str, str]
+def test_of_which_job_what_it_has_brought_is_not_left_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, join_s: float, unleft: dict[str, str]
 ) -> None:
-    monkeypatch.setattr("hscheduler.application.ends.PAUSE_S", 0.0)
-    monkeypatch.setattr("hscheduler.application.ends._JOIN_S", join_s)
+    monkeypatch.setattr("hscheduler.application.am._JOIN_S", join_s)
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     (jobs_dir() / "job-a").mkdir(parents=True)
     hangs = None if join_s else threading.Event()
     broker: Any = FakeBroker()
-    place: Any = FullPlace(refusals, hangs)
+    place: Any = FullPlace(hangs)
     ends = Ends(broker, place, LocalStorage(tmp_path / "shared"))
     state = Scheduler({"n": Resources(12, 8192)}, POLICIES["static"])
-    ends.begin(lambda job_id: f"job-{job_id}", lambda: {}, state)
+    ends.begin(lambda job_id: f"job-{job_id}", lambda sweep: {}, state)
+    size = Resources(1, 512)
+    state.step(e.JobSubmitted(JobRequest("a", "s", 3, 1, size, size, size, 6, 4, iterations=10)))
     place.runs["job-a"] = object()
     ended = e.JobEnded("a", Phase.FINISHED, "")
     ends.take(0.0, ended, [e.JobOver("a", Phase.FINISHED, "")], state)
@@ -307,7 +259,6 @@ def test_what_a_job_has_brought_is_left_at_the_second_or_third_try_or_it_is_said
     if hangs is not None:
         hangs.set()
         wait_for(lambda: ends.close() == {}, DEADLINE_S, "what was late")
-    assert place.left == (0 if refusals == LEAVE_ATTEMPTS else 1)
 
 
 # ---- who follows it
@@ -334,10 +285,15 @@ class FakeClient:
         self.killed = diagnostics
 
 
+def put_report(folder: Path, content: str, encoding: str = "utf-8") -> None:
+    (folder / "shared" / REPORTS).mkdir()
+    (folder / "shared" / report_file(SWEEP)).write_text(content, encoding=encoding)
+
+
 def following(client: Any, tmp_path: Path, told: list[str]) -> Following:
     directory = ServiceDir(tmp_path / "service")
     (tmp_path / "shared").mkdir(exist_ok=True)
-    application = Application("application_1_0001", str(tmp_path / "shared"), "conf", "rest")
+    application = Application("application_1_0001", str(tmp_path / "shared"), "conf")
     return Following(application, client, directory, LocalStorage(tmp_path / "shared"), told.append)
 
 
@@ -346,10 +302,10 @@ def test_what_is_waited_for_is_told_once_and_results_are_the_masters_own_word(tm
     waits = ("ACCEPTED", "UNDEFINED", "waiting for\nAM container")
     client = FakeClient(waits, PeerUnavailableError("the ResourceManager is away"), waits, ("FINISHED", "FAILED", "x"))
     found = following(client, tmp_path, told)
-    (tmp_path / "shared" / REPORT_FILE).write_text('{"trials": [1]}')
+    put_report(tmp_path, '{"trials": [1]}')
     (tmp_path / "shared" / ENDED_FILE).write_text('{"state": "failed", "exit_code": 1, "reason": "no trial finished"}')
     ended = found.run()
-    assert (ended.state, ended.reason, ended.report) == ("failed", "no trial finished", {"trials": [1]})
+    assert (ended.state, ended.reason, ended.reports) == ("failed", "no trial finished", {SWEEP: {"trials": [1]}})
     line = "application_1_0001 is ACCEPTED: waiting for AM container"
     assert told == [line, "the ResourceManager is away", line]
 
@@ -365,8 +321,8 @@ def test_a_word_on_the_end_that_cannot_be_read_is_told_with_its_file(tmp_path: P
 @pytest.mark.parametrize("content", ["", "[]", '{"trials": [', "\xff"])
 def test_a_report_that_cannot_be_read_is_told_with_its_file(tmp_path: Path, content: str) -> None:
     found = following(FakeClient(("FINISHED", "SUCCEEDED", "")), tmp_path, [])
-    (tmp_path / "shared" / REPORT_FILE).write_text(content, encoding="latin-1")
-    with pytest.raises(StorageError, match=f"{tmp_path}/shared/{REPORT_FILE}: is no report of a sweep"):
+    put_report(tmp_path, content, encoding="latin-1")
+    with pytest.raises(StorageError, match=f"{tmp_path}/shared/{report_file(SWEEP)}: is no report of a sweep"):
         found.run()
 
 
@@ -386,13 +342,13 @@ FOLLOWED = AssertionError("it is followed for ever")
 def test_a_sweep_that_yarn_has_forgotten_ends_by_its_own_word_or_as_one_that_may_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_over: bool
 ) -> None:
-    monkeypatch.setattr("eps.job.yarn.inquiry.FORGOTTEN_S", 0.1)
+    monkeypatch.setattr("eps.job.yarn.remote.FORGOTTEN_S", 0.1)
     found = following(FakeClient(UNKNOWN, UNKNOWN, UNKNOWN, FOLLOWED), tmp_path, [])
-    (tmp_path / "shared" / REPORT_FILE).write_text('{"trials": [1]}')
+    put_report(tmp_path, '{"trials": [1]}')
     if is_over:
         (tmp_path / "shared" / ENDED_FILE).write_text('{"state": "finished", "exit_code": 0, "reason": "all"}')
     ended = found.run()
-    assert ended.report == {"trials": [1]} and ended.is_over == is_over
+    assert ended.reports == {SWEEP: {"trials": [1]}} and ended.is_over == is_over
     lost = "YARN does not know the application any more: its ResourceManager has lost its state"
     assert (ended.state, ended.reason) == (("finished", "all") if is_over else ("failed", lost))
 
@@ -405,54 +361,15 @@ def test_a_yarn_that_does_not_know_a_sweep_for_a_moment_is_asked_again(tmp_path:
 
 def test_yarns_own_kill_ends_it_with_what_there_was(tmp_path: Path) -> None:
     found = following(FakeClient(("KILLED", "KILLED", "Application killed by user.")), tmp_path, [])
-    (tmp_path / "shared" / REPORT_FILE).write_text("{}")
+    put_report(tmp_path, "{}")
     ended = found.run()
-    assert (ended.state, ended.report) == ("killed", {}) and "killed by user" in ended.reason
+    assert (ended.state, ended.reports) == ("killed", {SWEEP: {}}) and "killed by user" in ended.reason
 
 
 def test_who_ends_it_has_yarn_end_it(tmp_path: Path) -> None:
-    client = FakeClient(("RUNNING", "UNDEFINED", ""))
-    assert following(client, tmp_path, []).kill("interrupted") is None
-    assert client.killed == "interrupted"
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_a_master_that_hangs_does_not_keep_a_sweep_from_being_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
-) -> None:
-    killed = threading.Event()
-
-    class Hangs:
-        def __init__(self, directory: ServiceDir, give_up_s: float) -> None:
-            pass
-
-        def __enter__(self) -> Hangs:
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            pass
-
-        def report(self, sweep: str) -> Any:
-            if again:
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            killed.wait(LAST_REPORT_S)
-            return {"trials": []}, ""
-
-    class Noted(FakeClient):
-        def kill(self, application_id: str, diagnostics: str = "") -> None:
-            super().kill(application_id, diagnostics)
-            killed.set()
-
-    monkeypatch.setattr("hscheduler.application.follow.SchedulerClient", Hangs)
-    monkeypatch.setattr("hscheduler.application.follow.LAST_REPORT_S", LAST_REPORT_S if again else 0.1)
-    client = Noted(("RUNNING", "UNDEFINED", ""))
-    found = following(client, tmp_path, [])
-    found._place = Address("127.0.0.1", 1)
-    if again:
-        with pytest.raises(KeyboardInterrupt):
-            found.kill("interrupted")
-    else:
-        assert found.kill("interrupted") is None
+    client = FakeClient(("KILLED", "KILLED", ""))
+    ended = following(client, tmp_path, []).end("interrupted")
+    assert (ended.state, ended.reports, ended.is_over) == ("killed", {}, True)
     assert client.killed == "interrupted"
 
 
@@ -497,11 +414,17 @@ def test_a_trial_that_was_fetched_shows_the_iterations_of_its_report(
 
 def test_its_page_asks_for_nothing_but_its_own_figures() -> None:
     requests = pytest.importorskip("requests")
-    page = ApplicationPage("127.0.0.1", lambda: {}, lambda: "metric 1\n")
+    service: Any = SimpleNamespace(
+        scheduler=SimpleNamespace(settings=SimpleNamespace(policy="static")),
+        sweeps=SimpleNamespace(report=lambda sweep: {"trials": []}),
+        observer=Observer("static"),
+    )
+    page = page_of(service, "127.0.0.1", None)
     try:
         assert "@DATA@" not in requests.get(page.url, timeout=DEADLINE_S).text
-        assert requests.get(page.url + "report.json", timeout=DEADLINE_S).json() == {"reports": {}, "live": True}
-        assert requests.get(page.url + "metrics", timeout=DEADLINE_S).text == "metric 1\n"
+        reports = requests.get(page.url + "report.json", timeout=DEADLINE_S).json()
+        assert reports == {"reports": {"static": {"trials": []}}, "live": True}
+        assert "# TYPE" in requests.get(page.url + "metrics", timeout=DEADLINE_S).text
     finally:
         page.close()
 
@@ -509,31 +432,30 @@ def test_its_page_asks_for_nothing_but_its_own_figures() -> None:
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (["--as", "mars", "--on", "yarn"], "as is 'mars', but must be one of applications, one-application"),
-        (["--as", "applications"], "add --on yarn"),
-        (["--as", "one-application"], "add --on yarn"),
-        (["--as", "one-application", "--on", "yarn", "--web", "0"], "web is not possible"),
-        (["--as", "one-application", "--on", "yarn", "--detach"], "detach is for a sweep that a service runs"),
-        (["--as", "one-application", "--on", "yarn", "--policy", "elastic,kill"], "but a sweep has one"),
-        (["--as", "one-application", "--on", "yarn"], "HADOOP_CONF_DIR is not set"),
+        (["--web", "0"], "web is not possible on YARN, which shows the sweep's page"),
+        (["--detach"], "detach is for a sweep that a service runs; on YARN the sweep is an application of its own"),
+        (["--name", "mine"], "name is for a sweep that a service runs"),
+        (["--policy", "elastic,kill"], "but a sweep has one"),
+        ([], "HADOOP_CONF_DIR is not set"),
     ],
 )
-def test_what_one_application_is_not_is_refused(
-    flags: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("by_file", [False, True])
+def test_what_a_sweep_on_yarn_is_not_is_refused(
+    flags: list[str], reason: str, by_file: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
-    (tmp_path / "sweep.toml").write_text(FILE)
-    assert main(["sweep", str(tmp_path / "sweep.toml"), *flags]) == 2
+    (tmp_path / "sweep.toml").write_text(FILE + ('on = "yarn"\n' if by_file else ""))
+    on = [] if by_file else ["--on", "yarn"]
+    assert main(["sweep", str(tmp_path / "sweep.toml"), *on, *flags]) == 2
     assert reason in capsys.readouterr().err
 
 
-def test_where_a_ticket_is_needed_that_a_container_has_not_it_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = "<property><name>hadoop.security.authentication</name><value>kerberos</value></property>"
-    (tmp_path / "core-site.xml").write_text(f"<configuration>{asked}</configuration>")
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    (tmp_path / "sweep.toml").write_text(FILE)
-    assert main(["sweep", str(tmp_path / "sweep.toml"), "--on", "yarn", "--as", "one-application"]) == 2
-    assert "the cluster wants Kerberos" in capsys.readouterr().err
+def test_from_python_a_sweep_on_yarn_has_its_scheduler_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    tables = {"sweep": {"trials": 1}, "job": {"data": "sklearn:digits", "on": "yarn"}}
+    with pytest.raises(ConfigError, match="on_event is not possible on YARN"):
+        hscheduler.sweep(tables, on_event=lambda now_s, event, commands: None)
+    with pytest.raises(ConfigError, match="HADOOP_CONF_DIR is not set"):
+        hscheduler.sweep(tables)

@@ -1,8 +1,7 @@
-"""``hscheduler sweep --as one-application`` over fakes: nothing runs that nobody knows of, and nothing is left."""
+"""``hscheduler sweep --on yarn`` over fakes: nothing runs that nobody knows of, and nothing is left."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -18,12 +17,12 @@ from eps.cluster.yarn.application import ENDED_FILE, RESULTS, Application
 from eps.cluster.yarn.types import ApplicationReport, Resource, Submission
 from eps.errors import ConfigError, DeadlineError, JobNotFoundError, PeerUnavailableError, StorageError
 from eps.hadoop.conf import HadoopConf
-from eps.job.yarn.sweeps import REPORT_FILE, SweepState, state_of_sweep
+from eps.job.yarn.sweeps import SweepState, report_file, state_of_sweep
 from eps.job.yarn.within import JOBS
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
 from hscheduler.application.follow import Following
-from hscheduler.application.orders import APPLICATION_TYPE
+from hscheduler.application.orders import SWEEP, SWEEP_TYPE
 from hscheduler.cli import main
 from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.submitting_yarn import ID, Cluster
@@ -73,10 +72,10 @@ class RunningSweep(Cluster):
     def submit(self, application_id: str, submission: Submission) -> None:
         self._directory = self.directory
         super().submit(application_id, submission)
-        assert submission.application_type == APPLICATION_TYPE and self.noted is not None
+        assert submission.application_type == SWEEP_TYPE and self.noted is not None
         shared = open_storage(self.noted.shared)
         word = {"state": "finished", "exit_code": 0, "reason": "1 of 2 trials finished"}
-        left = {REPORT_FILE: json.dumps(REPORT), ENDED_FILE: json.dumps(word)}
+        left = {report_file(SWEEP): json.dumps(REPORT), ENDED_FILE: json.dumps(word)}
         for name, content in {**left, f"{JOBS}/sweep-2/{RESULTS}/model.npz": "the model"}.items():
             with shared.write(name) as file:
                 file.write(content.encode())
@@ -91,7 +90,7 @@ class RunningSweep(Cluster):
             word = "ACCEPTED"
         final = {"FINISHED": "SUCCEEDED", "KILLED": "KILLED"}.get(word, "UNDEFINED")
         return ApplicationReport(
-            application_id, "sweep", APPLICATION_TYPE, "ada", "default", word, final, "", "", -1, "", 0.0, (), 1, 0, 0
+            application_id, "sweep", SWEEP_TYPE, "ada", "default", word, final, "", "", -1, "", 0.0, (), 1, 0, 0
         )
 
 
@@ -99,13 +98,12 @@ class RunningSweep(Cluster):
 def yarn(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunningSweep:
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     conf, found = HadoopConf({}, str(tmp_path), {}), RunningSweep(tmp_path / "home")
-    command = "hscheduler.cli.commands.application"
-    monkeypatch.setattr(f"{command}.environment_configuration", lambda: conf)
-    monkeypatch.setattr(f"{command}.open_client", lambda conf, kind: found)
-    monkeypatch.setattr("eps.job.yarn.sweeps.open_client", lambda conf, kind: found)
+    monkeypatch.setattr("hscheduler.runners.environment_configuration", lambda: conf)
+    monkeypatch.setattr("hscheduler.runners.YarnClient", lambda conf: found)
+    monkeypatch.setattr("eps.job.yarn.sweeps.YarnClient", lambda conf: found)
     monkeypatch.setattr("hscheduler.live.on_yarn.environment_configuration", lambda: conf)
-    monkeypatch.setattr("hscheduler.live.on_yarn.open_client", lambda conf, kind: found)
-    monkeypatch.setattr(f"{command}.check_sweep", lambda spec: None)
+    monkeypatch.setattr("hscheduler.live.on_yarn.YarnClient", lambda conf: found)
+    monkeypatch.setattr("hscheduler.runners.check_sweep", lambda spec: None)
     # What --resume reads again.
     (tmp_path / "core-site.xml").write_text("<configuration/>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
@@ -114,7 +112,7 @@ def yarn(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run
 
 
 def sweep(folder: Path, more: str = "") -> int:
-    flags = ["--as", "one-application", "--report", str(folder / "report.json")]
+    flags = ["--report", str(folder / "report.json")]
     with (folder / "sweep.toml").open("a") as file:
         file.write(more)
     return main(["sweep", str(folder / "sweep.toml"), *flags])
@@ -182,6 +180,12 @@ def test_the_masters_container_is_none_that_yarn_does_not_grant(yarn: RunningSwe
     assert yarn.submission is not None and yarn.submission.resource == Resource(700, 1)
 
 
+def test_it_has_the_priority_lifetime_and_rights_that_its_jobs_ask_for(yarn: RunningSweep, tmp_path: Path) -> None:
+    assert sweep(tmp_path, 'priority = 4\nlifetime = 600\nacl = ["view=ann"]\n') == 0
+    assert yarn.submission is not None and (yarn.submission.priority, yarn.submission.lifetime_s) == (4, 600.0)
+    assert yarn.submission.launch.access == {"view": "ann"}
+
+
 def test_its_master_may_fail_as_often_as_that_of_a_job(yarn: RunningSweep, tmp_path: Path) -> None:
     assert sweep(tmp_path) == 0
     assert yarn.submission is not None and not yarn.submission.keep_containers
@@ -208,19 +212,13 @@ def test_what_cannot_be_fetched_stays_where_it_is(
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model" and staged(hdfs) == []
 
 
-def test_where_there_is_no_room_for_logs_the_rest_is_here_all_the_same(
-    yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    def full(**_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+def test_where_a_trial_has_failed_it_is_said_where_the_logs_are(
+    yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(REPORT["trials"][0], "phase", "failed")
-    monkeypatch.setattr("eps.job.yarn.logs.tempfile.TemporaryDirectory", full)
+    monkeypatch.setitem(REPORT["trials"][0], "why", "it diverged")
     assert sweep(tmp_path) == 0
-    name = yarn.directory.name
-    assert f"the logs of job {name!r} cannot be written: No space left on device" in capsys.readouterr().err
-    assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model" and staged(hdfs) == []
+    assert f"what its containers wrote: yarn logs -applicationId {ID}\n" in capsys.readouterr().err
 
 
 def test_without_the_best_trials_model_nothing_is_removed_and_it_is_said(
@@ -234,7 +232,7 @@ def test_without_the_best_trials_model_nothing_is_removed_and_it_is_said(
     assert sweep(tmp_path) == 1
     told = capsys.readouterr().err
     assert "it cannot be fetched: trial-2: its model is not there: " in told
-    assert any(path.endswith(REPORT_FILE) for path in staged(hdfs))
+    assert any(path.endswith(report_file(SWEEP)) for path in staged(hdfs))
 
 
 def test_what_a_sweep_that_yarn_has_forgotten_has_left_comes_here_and_stays_there_too(
@@ -245,7 +243,7 @@ def test_what_a_sweep_that_yarn_has_forgotten_has_left_comes_here_and_stays_ther
         for path in [path for path in hdfs.nodes if path.endswith(ENDED_FILE)]:
             del hdfs.nodes[path]
 
-    monkeypatch.setattr("eps.job.yarn.inquiry.FORGOTTEN_S", 0.0)
+    monkeypatch.setattr("eps.job.yarn.remote.FORGOTTEN_S", 0.0)
     yarn.after_submission = leave_no_word
     yarn.said = [JobNotFoundError("no such application")]
     assert sweep(tmp_path) == 1
@@ -317,9 +315,9 @@ def test_what_was_fetched_is_told_again_though_the_cluster_knows_nothing_of_it_a
         raise KilledError
 
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr("hscheduler.cli.commands.application.remove_staged", end_here)
+        patch.setattr("hscheduler.application.follow.remove_staged", end_here)
         sweep(tmp_path)
-    (tmp_path / "report.json").unlink()
+    assert not (tmp_path / "report.json").exists()
     yarn.said = [AssertionError("nobody is to ask")]
     for _ in range(2):
         capsys.readouterr()
@@ -347,7 +345,7 @@ def test_where_it_cannot_be_read_how_a_sweep_ended_it_is_told_how_to_try_again(
         raise StorageError("report.json: no datanode answers")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Following, "left_report", fail)
+        patch.setattr(Following, "left_reports", fail)
         assert sweep(tmp_path) == 1
     again = f"hscheduler sweep --resume {yarn.directory.name} tries again"
     assert f"{ID} has left cannot be read: report.json: no datanode answers; {again}" in capsys.readouterr().err
@@ -375,8 +373,7 @@ def test_a_sweep_has_one_follower(killed: str, yarn: RunningSweep, tmp_path: Pat
     [
         (["--resume", "nobody"], 4, "there is no sweep 'nobody' under "),
         (["--resume", ID, "sweep.toml"], 2, "SPEC.toml is for a sweep that begins"),
-        (["--resume", ID, "--as", "one-application"], 2, "as is for a sweep that begins"),
-        (["--resume", ID, "--web", "0"], 2, "web is not possible with one application"),
+        (["--resume", ID, "--web", "0"], 2, "web is not possible on YARN"),
         ([], 2, "SPEC.toml is missing: name the file of a sweep, or --resume SWEEP"),
     ],
 )
@@ -393,7 +390,8 @@ def test_who_interrupts_a_sweep_leaves_nothing_but_what_yarn_cannot_end(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, away: BaseException | None,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("hscheduler.cli.commands.application.KILL_S", 0.0 if away else 20.0)
+    for module in ("runners", "application.follow"):
+        monkeypatch.setattr(f"hscheduler.{module}.KILL_S", 0.0 if away else 20.0)
     yarn.killing = away
     yarn.said = ["ACCEPTED", KeyboardInterrupt(), *([away] if away else ["ACCEPTED", "KILLED"])]
     assert sweep(tmp_path) == 130
@@ -407,7 +405,7 @@ def test_who_interrupts_a_sweep_leaves_nothing_but_what_yarn_cannot_end(
     if away is None:
         assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
     else:
-        assert "YARN has not ended it within 0 s: what the sweep has left stays at webhdfs://" in told
+        assert f"YARN has not ended {ID} within 0 s" in told and "what it has left stays at webhdfs://" in told
     assert caplog.messages[0].startswith(f"{ID} may run" if away else f"{ID} does not run: interrupted")
 
 
@@ -449,7 +447,7 @@ def test_where_nobody_knows_what_an_interrupted_sweep_has_left_it_stays(
     def fail(following: Following) -> None:
         raise StorageError("report.json: no datanode answers")
 
-    monkeypatch.setattr(Following, "left_report", fail)
+    monkeypatch.setattr(Following, "left_reports", fail)
     yarn.said = ["ACCEPTED", KeyboardInterrupt(), "KILLED"]
     assert sweep(tmp_path) == 130
     assert yarn.killed == [ID] and any(path.endswith("/model.npz") for path in staged(hdfs))
@@ -481,7 +479,7 @@ def test_who_interrupts_the_submission_of_a_sweep_is_told_what_became_of_it(
     if where == "submit":
         yarn.submitting = KeyboardInterrupt()
     else:
-        monkeypatch.setattr(f"hscheduler.cli.commands.application.{where}", interrupted)
+        monkeypatch.setattr(f"hscheduler.runners.{where}", interrupted)
     assert sweep(tmp_path) == 130
     told = "the sweep: interrupted; nothing was submitted"
     if where == "submit":
@@ -502,9 +500,9 @@ def test_of_a_sweep_that_yarn_refused_nothing_is_left(
 def test_a_sweep_that_nobody_can_follow_is_ended(
     yarn: RunningSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(location: str) -> None:
+    def refuse(location: str, conf: HadoopConf) -> None:
         raise ConfigError("no extra for HDFS")
 
-    monkeypatch.setattr("hscheduler.cli.commands.application.open_storage", refuse)
+    monkeypatch.setattr("hscheduler.runners.open_storage", refuse)
     assert sweep(tmp_path) == 2
     assert yarn.killed == [ID]

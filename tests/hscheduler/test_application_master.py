@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,15 +16,27 @@ from eps.cluster.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
 from eps.cluster.yarn.attempt import PREEMPTION_WAIT, Yarn
 from eps.cluster.yarn.types import FinalStatus
 from eps.net.security.certificates import make_certificates
+from eps.spec.job_spec import JobSpec
 from eps.storage.local import LocalStorage
+from eps.system.waits import wait_for
 from hscheduler.application import am
-from hscheduler.application.mirror import STATE
-from hscheduler.application.orders import SWEEP_FOLDER, SweepOrders
+from hscheduler.application.am import STATE
+from hscheduler.application.follow import place_of
+from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, ServiceOrders
+from hscheduler.application.submit import settings_of
+from hscheduler.core.jobs import Phase
+from hscheduler.core.resources import Resources
+from hscheduler.service.client import SchedulerClient
+from hscheduler.service.directory import ServiceDir
 from hscheduler.spec import Spec
+from hscheduler.yarn.nodes import Machine
+from tests.fakes.storage import SharedFolder
 from tests.fakes.yarn import FakeYarn
 
-pytest.importorskip("requests")
+requests = pytest.importorskip("requests")
+DEADLINE_S = 30.0
 TABLES = {"cluster": {"container_memory": "512MiB"}, "job": {"data": "sklearn:digits", "workers": 1, "servers": 1}}
+ORDERS = ServiceOrders(settings_of(Spec.of(TABLES), "static"), Spec.of(TABLES).tables())
 END = (0, "finished", "1 of 1 trials finished")
 
 
@@ -38,7 +51,7 @@ class HadoopOfNobody:
         return ""
 
 
-class DeadlyStorage(LocalStorage):
+class DeadlyStorage(SharedFolder):
     """Its process ends when it is to remove something."""
 
     deadly = True
@@ -55,14 +68,14 @@ class Master:
     def __init__(self, folder: Path) -> None:
         self.yarn, self.shared = FakeYarn(), DeadlyStorage(folder / "shared")
         self._folder = folder
-        sweep = folder / SWEEP_FOLDER
+        sweep = folder / SERVICE_FOLDER
         make_certificates(sweep)
 
     def run(self) -> int:
         yarn = Yarn(*self.yarn.clients())
         orders = MasterOrders("webhdfs://namenode:1/eps/sweeps/one", "python", {}, {})
-        tables = Spec.of(TABLES).tables()
-        return am.serve(orders, SweepOrders("static", tables), "127.0.0.1", self._folder, yarn, self.shared)
+        around = am.Surroundings("127.0.0.1", self._folder, self.shared, list, None, "attempt-000001")
+        return am.serve(orders, ORDERS, yarn, around)
 
 
 @pytest.fixture
@@ -71,8 +84,9 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
 
     class EndedAtOnce:
-        def __init__(self, sweep: Any, resources: Any, broker: Any, place: Any, shared: Any, *of: str) -> None:
-            self._shared, self._attempt = shared, of[-1]
+        def __init__(self, orders: Any, resources: Any, broker: Any, place: Any, around: am.Surroundings) -> None:
+            self._shared, self._attempt = around.shared, around.attempt
+            self.superseded = threading.Event()
 
         def run(self, directory: Any) -> tuple[int, str, str]:
             found.append(self._attempt)
@@ -82,7 +96,6 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return END
 
     monkeypatch.setattr(am, "Application", EndedAtOnce)
-    monkeypatch.setenv(am.CONTAINER, "container_1700_0001_01_000001")
     return found
 
 
@@ -116,6 +129,40 @@ def test_that_a_sweep_has_failed_is_said_again_as_it_was(master: Master, sweeps:
     assert sweeps == [] and master.yarn.ended == (FinalStatus.FAILED, "no trial finished", "")
 
 
+def test_a_service_is_open_to_clients_and_counts_with_the_nodes_that_there_are_until_yarn_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(am, "leave", lambda reason: None)
+    monkeypatch.setattr("hscheduler.live.yarn_nodes.LOOK_EVERY_S", 0.05)
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / am.HOME))
+    master, size = Master(tmp_path), Resources(4, 16384)
+    machines = [Machine(f"h{number}:1", "RUNNING", size) for number in range(4)]
+    around = am.Surroundings("127.0.0.1", tmp_path, master.shared, lambda: machines, None, "attempt-000001")
+    codes: list[int] = []
+    orders = MasterOrders("webhdfs://namenode:1/eps/sweeps/one", "python", {}, {})
+    settings = ServiceOrders(ORDERS.settings)
+    runs = threading.Thread(
+        target=lambda: codes.append(am.serve(orders, settings, Yarn(*master.yarn.clients()), around)), daemon=True
+    )
+    runs.start()
+    wait_for(lambda: SERVICE_FILE in master.shared.names(""), DEADLINE_S, "the service")
+    place = place_of(master.shared)
+    assert place is not None
+    with SchedulerClient(ServiceDir(tmp_path / am.HOME / "hscheduler"), str(place)) as client:
+        assert client.jobs()[1]["vcores"] == 16
+        machines.append(Machine("h4:1", "RUNNING", size))
+        wait_for(lambda: client.jobs()[1]["vcores"] == 20, DEADLINE_S, "the node that came")
+        job = client.submit_job("one", JobSpec(data="sklearn:digits", splits=99, workers=99, servers=1))
+        assert job.phase is Phase.FAILED and "more than the whole cluster holds" in job.why
+    assert master.yarn.place is not None
+    page = master.yarn.place[-1]
+    assert requests.get(f"{page}report.json", timeout=DEADLINE_S).status_code == 200
+    assert requests.get(f"{page[:-2]}/report.json", timeout=DEADLINE_S).status_code == 404, "without the whole secret"
+    master.yarn.end_attempt("killed by its user")
+    runs.join(DEADLINE_S)
+    assert codes == [1] and ENDED_FILE not in master.shared.names(""), "the next attempt would go on"
+
+
 def test_what_yarn_leaves_whom_it_preempts_is_read_as_the_resourcemanager_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,13 +172,19 @@ def test_what_yarn_leaves_whom_it_preempts_is_read_as_the_resourcemanager_reads_
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     hadoop: dict[str, Any] = {
         "hadoop.session": SimpleNamespace(HadoopSession=HadoopOfNobody),
+        "cluster.yarn.hadoop.files": SimpleNamespace(HadoopFiles=lambda session: None),
+        "cluster.yarn.log_storage": SimpleNamespace(HadoopLogStorage=lambda files, shared: shared),
+        "cluster.yarn.hadoop.client": SimpleNamespace(HadoopClient=lambda session: None),
         "cluster.yarn.hadoop.master": SimpleNamespace(open_master=lambda session: (None, None)),
         "hadoop.tokens": SimpleNamespace(tokens_for_containers=lambda session: b""),
     }
     for name, module in hadoop.items():
         monkeypatch.setitem(sys.modules, f"eps.{name}", module)
-    monkeypatch.setattr(am, "open_storage", LocalStorage)
+    monkeypatch.setattr(am, "open_storage", lambda place, **more: LocalStorage(place))
     said: list[Any] = []
-    monkeypatch.setattr(am, "serve", lambda *given: said.append(given[4].preemption_wait_ms) or 0)
-    assert am.run(MasterOrders(str(tmp_path), "python", {}, {}), SweepOrders("static", TABLES), "h", tmp_path) == 0
+    monkeypatch.setattr(am, "serve", lambda *given: said.append(given[2].preemption_wait_ms) or 0)
+    monkeypatch.setenv(am.CONTAINER, "container_1700_0001_01_000001")
+    (tmp_path / SERVICE_FOLDER).mkdir()
+    (tmp_path / SERVICE_FOLDER / "orders.json").write_bytes(ORDERS.to_bytes())
+    assert am.run(MasterOrders(str(tmp_path), "python", {}, {}), "h", tmp_path) == 0
     assert said == ["45000"]

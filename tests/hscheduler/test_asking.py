@@ -14,10 +14,10 @@ from eps.errors import DeadlineError
 from eps.spec.job_spec import JobSpec
 from eps.system.waits import wait_for
 from hscheduler.core import events as e
-from hscheduler.core.record import Record
-from hscheduler.live.asking import asked
+from hscheduler.core.timeline import Timeline
+from hscheduler.live.inbox import asked
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
-from hscheduler.service.news import NewsBoard
+from hscheduler.service.observer import NewsBoard
 from hscheduler.service.server import SchedulerService
 from hscheduler.service.sweeps import Sweeps
 from hscheduler.spec import ClusterSpec
@@ -96,15 +96,15 @@ class Held:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.scheduler = LiveScheduler(nodes(1), LiveSettings())
         self.there, self.goes_on = threading.Event(), threading.Event()
-        take = Record.take
+        take = Timeline.take
 
-        def slow(record: Record, now_s: float, event: e.Event, *more: Any) -> None:
+        def slow(record: Timeline, now_s: float, event: e.Event, *more: Any) -> None:
             if isinstance(event, e.JobSubmitted):
                 self.there.set()
                 self.goes_on.wait(TIMEOUT_S)
             take(record, now_s, event, *more)
 
-        monkeypatch.setattr(Record, "take", slow)
+        monkeypatch.setattr(Timeline, "take", slow)
         # More than the cluster holds: it is over at once.
         self.scheduler.submit(e.JobSubmitted(request("a", 16, sweep="s")), JobSpec())
         assert self.there.wait(TIMEOUT_S)
@@ -121,7 +121,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 def answers_of(held: Held) -> dict[str, Callable[[], Any]]:
     sweeps = Sweeps(held.scheduler, ClusterSpec())
     service = SchedulerService(held.scheduler, ClusterSpec(), NewsBoard(), sweeps)
-    asked: Any = SimpleNamespace(sweep="", job_id="a", wait_s=0.0)
+    asked: Any = SimpleNamespace(sweep="", job_id="a", wait_s=0.0, going_on_only=False)
     context: Any = SimpleNamespace(is_active=lambda: True)
     return {
         "report": lambda: sweeps.report(""),
@@ -136,7 +136,7 @@ def test_nobody_sees_an_event_that_is_taken_by_half(held: Held, kind: str) -> No
     asker = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
     asker.start()
     # Its question stands behind the event, or it does not ask the scheduler's thread at all.
-    wait_for(lambda: not held.scheduler._events.empty() or not asker.is_alive(), TIMEOUT_S, "the question")
+    wait_for(lambda: len(held.scheduler._events) > 0 or not asker.is_alive(), TIMEOUT_S, "the question")
     assert answers == []
     held.goes_on.set()
     asker.join(TIMEOUT_S)

@@ -16,10 +16,9 @@ from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources
 from hscheduler.live import checks
-from hscheduler.live.attempts import worth_another
 from hscheduler.live.checks import check_sweep
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
-from hscheduler.live.submission import Submission
+from hscheduler.live.submission import Submission, worth_another
 from hscheduler.live.sweep import Sweep
 from hscheduler.reports.news import failures
 from hscheduler.service.sweeps import Sweeps
@@ -128,7 +127,7 @@ def test_a_service_refuses_it_without_reading_the_data(sections: dict[str, Any],
     with LiveScheduler(cluster.capacities(), LiveSettings()) as scheduler:
         with pytest.raises(ConfigError, match=why):
             Sweeps(scheduler, cluster).run("digits", found)
-        assert not scheduler.sweeps
+        assert not scheduler.registry.sweeps
 
 
 def test_what_some_trials_can_work_with_is_not_refused() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from hscheduler import cli
 from hscheduler.live.sweep import Sweep
+from hscheduler.runners import OnYarn, Outcome, Viewers
 from hscheduler.simulator.run import simulate
 
 FILE = """
@@ -84,3 +85,25 @@ def test_points_that_policies_do_not_share_are_told(
     assert cli.main(["compare", str(spec), *flags]) == 0
     told = "tpe learns from what a policy lets finish, so each policy tries points of its own"
     assert told in capsys.readouterr().err
+
+
+def test_on_yarn_each_policy_is_an_application_of_its_own(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+
+    def run(runner: OnYarn, viewers: Viewers) -> Outcome:
+        ran.append(runner._policy)
+        viewers.where(f"application_{len(ran)} runs the sweep")
+        found = simulate(runner._spec, runner._policy)
+        return Outcome(found, problems=("its model is not here",) if ran[-1] == "elastic" else ())
+
+    monkeypatch.setattr(OnYarn, "run", run)
+    target = tmp_path / "report.json"
+    words = ["compare", str(spec), "--on", "yarn", "--policies", "static,elastic", "--report", str(target)]
+    assert cli.main(words) == 1
+    told = capsys.readouterr()
+    assert ran == ["static", "elastic"] and told.err == "hscheduler: its model is not here\n"
+    assert "--- static\napplication_1 runs the sweep\n--- elastic\napplication_2 runs the sweep\n" in told.out
+    found = json.loads(target.read_text())
+    assert set(found["policies"]) == set(ran) and set(found["makespan_over"]) == {"of", *ran}

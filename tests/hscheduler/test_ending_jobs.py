@@ -9,8 +9,7 @@ import pytest
 from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
-from hscheduler.live.ending import MOST_ENDED_AT_ONCE, end_all
-from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from hscheduler.live.scheduler import MOST_ENDED_AT_ONCE, LiveScheduler, LiveSettings, end_all
 from tests.hscheduler.toy import nodes, request
 from tests.hscheduler.world import FakeLive, World
 

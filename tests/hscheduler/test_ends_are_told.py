@@ -10,7 +10,7 @@ import pytest
 from hscheduler.cli.commands import sweep as sweep_command
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
-from hscheduler.core.record import Record
+from hscheduler.core.timeline import Timeline
 from hscheduler.policies.elastic import elastic
 from hscheduler.reports.news import ends, failures, sentences
 from hscheduler.reports.report import report
@@ -22,9 +22,9 @@ TOO_LONG = "it took longer than 15 s (trial_timeout_s)"
 
 
 @pytest.fixture
-def ended() -> tuple[list[list[str]], Record]:
+def ended() -> tuple[list[list[str]], Timeline]:
     """What was said of jobs that finished, took too long and failed, event by event; and the record of it."""
-    toy, record, said = Toy.of(8, elastic), Record(), []
+    toy, record, said = Toy.of(8, elastic), Timeline(), []
 
     def happen(now_s: float, event: e.Event) -> None:
         commands = toy.scheduler.step(event)
@@ -41,13 +41,13 @@ def ended() -> tuple[list[list[str]], Record]:
     return said, record
 
 
-def test_every_end_has_a_line_with_its_reason(ended: tuple[list[list[str]], Record]) -> None:
+def test_every_end_has_a_line_with_its_reason(ended: tuple[list[list[str]], Timeline]) -> None:
     said = [line for lines in ended[0] for line in lines]
     told = [line for line in said if line.split()[1] in ("finished", "was", "failed:")]
     assert told == ["a finished", f"b was killed: {TOO_LONG}", "c failed: worker-1: training diverged"]
 
 
-def test_ends_that_were_not_decided_are_in_the_report(ended: tuple[list[list[str]], Record]) -> None:
+def test_ends_that_were_not_decided_are_in_the_report(ended: tuple[list[list[str]], Timeline]) -> None:
     found = report(ended[1], policy="elastic", direction=Direction.MINIMIZE, losses={}, points={}, leaked=0)
     events = [(each["at_s"], each["sentence"], each["jobs"]) for each in found["decisions"] if not each["plan"]]
     assert events == [
@@ -74,9 +74,12 @@ def test_a_terminal_keeps_a_line_of_each_end_above_the_table(monkeypatch: pytest
     screen = SimpleNamespace(tell=told.extend, close=lambda: None)
     monkeypatch.setattr(sweep_command, "Screen", lambda stream, lines: screen)
     monkeypatch.setattr(sweep_command.sys.stdout, "isatty", lambda: True, raising=False)
-    running: Any = SimpleNamespace(scheduler=SimpleNamespace(has_ended=sweep_ends), name_of=lambda job_id: "")
+    running = SimpleNamespace(scheduler=SimpleNamespace(has_ended=sweep_ends), name_of=lambda job_id: "")
+    here: Any = SimpleNamespace(sweep=running, viewers=[])
     stack: Any = SimpleNamespace(callback=lambda function: None)
     view: Any = None
-    show = sweep_command._shown(stack, view, running, plain=False)
+    flags: Any = SimpleNamespace(quiet=False, plain=False)
+    sweep_command._shown(stack, view, here, flags)
+    (show,) = here.viewers
     show(1.0, e.CancelAsked("t", TOO_LONG), [e.JobOver("t", Phase.KILLED, TOO_LONG)])
     assert told == ([] if sweep_ends else [f"t was killed: {TOO_LONG}"])

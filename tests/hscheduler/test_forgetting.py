@@ -1,22 +1,24 @@
-"""The way out of a journal that cannot be gone on with, and what a scheduler that goes on must have as it was."""
+"""The way out of a record that cannot be gone on with, and what a scheduler that goes on must have as it was."""
 
 from __future__ import annotations
 
-import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from eps._version import __version__
 from eps.errors import ConfigError, StorageError
+from eps.job.client import Job
 from eps.storage.jobdir import JobLock
-from eps.storage.journal import encode_line
 from hscheduler import cli
 from hscheduler.core import events as e
-from hscheduler.live import forgetting
 from hscheduler.live import scheduler as live
-from hscheduler.live.journal import Entry, EventJournal
+from hscheduler.record.api import Entry
+from hscheduler.record.sqlite import SqliteRecord, tag_of
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service, ServiceSettings, forget
@@ -29,7 +31,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServiceDir:
     home = tmp_path / "home"
     monkeypatch.setenv("EPS_HOME", str(home))
     world = World(0)
-    monkeypatch.setattr(live, "LiveJob", lambda job_id, *rest, **more: FakeLive(world, job_id, rest[4]))
+    monkeypatch.setattr(live, "LiveJob", lambda job_id, *rest: FakeLive(world, job_id, rest[3]))
     directory = ServiceDir(tmp_path / "service")
     with Service(directory, ServiceSettings(nodes=2)) as service:
         service.leave()
@@ -44,36 +46,38 @@ def jobs_of(directory: ServiceDir) -> list[Path]:
 
 
 def of_another_version(directory: ServiceDir) -> None:
-    first, *rest = directory.journal.read_bytes().splitlines(keepends=True)
-    header = json.loads(first)["record"]
-    directory.journal.write_bytes(encode_line({**header, "version": 99, "color": "red"}) + b"".join(rest))
+    with closing(sqlite3.connect(directory.record, isolation_level=None)) as connection:
+        connection.execute("UPDATE about SET format = '2-cafe'")
+
+
+def append(directory: ServiceDir, entry: Entry) -> None:
+    with closing(SqliteRecord(directory.record)) as record:
+        record.append([entry], durable=False)
 
 
 def that_leads_elsewhere(directory: ServiceDir) -> None:
-    with EventJournal(directory.journal) as journal:
-        journal.append(Entry(1.0, e.SweepOpened("s"), given=7))
+    append(directory, Entry(1.0, e.SweepOpened("s"), given=7))
 
 
 def that_cannot_be_taken(directory: ServiceDir) -> None:
-    with EventJournal(directory.journal) as journal:
-        journal.append(Entry(1.0, e.JobStarted("ghost")))
+    append(directory, Entry(1.0, e.JobStarted("ghost")))
 
 
-def with_a_damaged_line(directory: ServiceDir) -> None:
-    lines = directory.journal.read_bytes().splitlines(keepends=True)
-    directory.journal.write_bytes(b"".join([lines[0], b"what is this\n", encode_line({"event": {}})]))
+def with_a_damaged_entry(directory: ServiceDir) -> None:
+    with closing(sqlite3.connect(directory.record, isolation_level=None)) as connection:
+        connection.execute("INSERT INTO entries (entry) VALUES ('what is this')")
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     (
-        (of_another_version, "unexpected keyword argument 'color'"),
+        (of_another_version, f"is in format 2-cafe, which eps {__version__} wrote; this is eps {__version__}"),
         (
             that_leads_elsewhere,
             "7 orders had been given before SweepOpened at 1.000 s, but what stands there leads to 0",
         ),
         (that_cannot_be_taken, "JobStarted at 1.000 s cannot be taken: ValueError: there is no job ghost"),
-        (with_a_damaged_line, "line 2 is not a journal line, and other lines follow it"),
+        (with_a_damaged_entry, "an entry cannot be read: JSONDecodeError"),
     ),
 )
 def test_who_cannot_go_on_is_told_why_what_runs_and_what_to_do(spoil: Any, message: str, directory: ServiceDir) -> None:
@@ -84,14 +88,13 @@ def test_who_cannot_go_on_is_told_why_what_runs_and_what_to_do(spoil: Any, messa
     text = str(told.value)
     assert message in text
     assert f"of its jobs these run: {running.name}.\n" in text
-    assert f"hscheduler serve --forget --state {directory.path} ends these jobs, keeps the journal" in text
+    assert f"hscheduler serve --forget --state {directory.path} ends these jobs, keeps the record" in text
 
 
-def test_a_service_begins_anew_and_keeps_the_journal_that_it_forgets(
+def test_a_service_begins_anew_and_keeps_the_record_that_it_forgets(
     directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_another_version(directory)
-    before = directory.journal.read_bytes()
     running, _, others = jobs_of(directory)
     locks = {path.name: JobLock(path / "lock") for path in (running, others)}
 
@@ -99,38 +102,38 @@ def test_a_service_begins_anew_and_keeps_the_journal_that_it_forgets(
         assert "forget" in reason
         locks[self.name].close()
 
-    monkeypatch.setattr(forgetting.Job, "kill", kill)
+    monkeypatch.setattr(Job, "kill", kill)
     told = forget(directory)
     tag = running.name.split("-")[1]
-    aside = directory.path / f"journal-{tag}.jsonl"
-    assert told == f"ended {running.name}; the journal is kept as {aside}"
-    assert aside.read_bytes() == before and not directory.journal.exists()
+    aside = directory.path / f"record-{tag}.sqlite"
+    assert told == f"ended {running.name}; the record is kept as {aside}"
+    assert tag_of(aside) == tag and not directory.record.exists()
     assert "nothing is forgotten" in forget(directory)
     with Service(directory, ServiceSettings(nodes=3)) as service, SchedulerClient(directory) as client:
         assert client.jobs()[0] == [] and service.scheduler._tag != tag
     locks[others.name].close()
 
 
-def test_a_job_that_cannot_be_ended_keeps_the_journal_from_being_forgotten(
+def test_a_job_that_cannot_be_ended_keeps_the_record_from_being_forgotten(
     directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def kill(self: Any, reason: str, timeout_s: float) -> None:
         raise StorageError("it cannot be reached")
 
-    monkeypatch.setattr(forgetting.Job, "kill", kill)
+    monkeypatch.setattr(Job, "kill", kill)
     with JobLock(jobs_of(directory)[0] / "lock"), pytest.raises(StorageError, match="cannot be reached"):
         forget(directory)
-    assert directory.journal.exists()
+    assert directory.record.exists()
 
 
 def test_whose_jobs_run_is_not_guessed(directory: ServiceDir) -> None:
-    directory.journal.write_bytes(b"what is this\n" + directory.journal.read_bytes())
+    directory.record.write_bytes(b"what is this\n" + directory.record.read_bytes())
     running = jobs_of(directory)[0]
     with JobLock(running / "lock"):
         with pytest.raises(StorageError, match="which jobs are its own is not known: eps list shows all"):
             Service(directory, ServiceSettings())
-        assert forget(directory).startswith("ended no job; the journal is kept as")
-    assert (directory.path / "journal-unknown.jsonl").exists()
+        assert forget(directory).startswith("ended no job; the record is kept as")
+    assert (directory.path / "record-unknown.sqlite").exists()
 
 
 def test_the_command_line_can_forget(directory: ServiceDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +143,7 @@ def test_the_command_line_can_forget(directory: ServiceDir, monkeypatch: pytest.
         pass
 
     def service(directory: ServiceDir, settings: ServiceSettings) -> Any:
-        raise Began if not directory.journal.exists() else AssertionError("the journal is there")
+        raise Began if not directory.record.exists() else AssertionError("the record is there")
 
     monkeypatch.setattr("hscheduler.cli.commands.serve.Service", service)
     monkeypatch.setattr(
@@ -150,7 +153,7 @@ def test_the_command_line_can_forget(directory: ServiceDir, monkeypatch: pytest.
         cli.main(["serve", "--state", str(directory.path), "--forget"])
 
 
-# ---- what a journal was begun with
+# ---- what a record was begun with
 
 
 @pytest.mark.parametrize(

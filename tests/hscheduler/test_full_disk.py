@@ -1,12 +1,11 @@
-"""A journal that cannot be written for a while: nothing is done about what is not written, and then it goes on."""
+"""A record that cannot be written for a while: nothing is done about what is not written, and then it goes on."""
 
 from __future__ import annotations
 
-import errno
-import os
-from collections.abc import Callable, Iterator
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,10 +14,11 @@ from eps.spec.job_spec import JobSpec
 from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
-from hscheduler.live import keeper
-from hscheduler.live.backlog import Backlog
-from hscheduler.live.journal import EventJournal
+from hscheduler.live import recorder
+from hscheduler.live.inbox import Inbox
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
+from hscheduler.record.rows import Database
+from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service, ServiceSettings
@@ -29,24 +29,23 @@ TIMEOUT_S = 10.0
 
 
 class Disk:
-    """A disk that may be full, or say so only when it is to be made durable."""
+    """A disk that may be full, or say so only when something is to be made durable."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.refused = 0
         self.is_full = self.fails_to_sync = False
 
-        def patched(real: Callable[..., Any], is_refused: Callable[[], bool]) -> Callable[..., Any]:
-            def call(*args: Any) -> Any:
-                if is_refused():
+        transaction = Database.transaction
+
+        @contextmanager
+        def full(database: Database, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
+            with transaction(database, durable=durable) as connection:
+                yield connection
+                if self.is_full or (durable and self.fails_to_sync):
                     self.refused += 1
-                    raise OSError(errno.ENOSPC, "No space left on device")
-                return real(*args)
+                    raise sqlite3.OperationalError("database or disk is full")
 
-            return call
-
-        monkeypatch.setattr(os, "pwrite", patched(os.pwrite, lambda: self.is_full))
-        monkeypatch.setattr(os, "fdatasync", patched(os.fdatasync, lambda: self.fails_to_sync))
-        monkeypatch.setattr(os, "fsync", patched(os.fsync, lambda: self.is_full or self.fails_to_sync))
+        monkeypatch.setattr(Database, "transaction", full)
 
     def refuses_again(self) -> None:
         """Wait until it has been asked twice more."""
@@ -56,18 +55,20 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    monkeypatch.setattr(keeper, "_RETRY_S", 0.02)
+    monkeypatch.setattr(recorder, "_RETRY_S", 0.02)
     return Disk(monkeypatch)
 
 
 def scheduler_of(directory: Path) -> LiveScheduler:
-    return LiveScheduler(nodes(1), LiveSettings(), journal=EventJournal(directory / "journal"))
+    return LiveScheduler(nodes(1), LiveSettings(), record=SqliteRecord(directory / "record.sqlite"))
 
 
 @pytest.fixture
 def scheduler(world: World, disk: Disk, tmp_path: Path) -> Iterator[LiveScheduler]:
     scheduler = scheduler_of(tmp_path)
     scheduler.submit(e.JobSubmitted(request("t1", most_workers=2, most_servers=1)), JobSpec())
+    scheduler.settle(TIMEOUT_S)
+    # What it says as it starts comes behind.
     scheduler.settle(TIMEOUT_S)
     yield scheduler
     scheduler.close()
@@ -84,7 +85,7 @@ def test_events_wait_while_the_disk_is_full_and_are_taken_when_it_is_not(
     setattr(disk, fault, True)
     scheduler.cancel("t1", "enough")
     disk.refuses_again()
-    with pytest.raises(ResourceError, match=r"No space left on device.*jobs go on"):
+    with pytest.raises(ResourceError, match=r"disk is full.*jobs go on"):
         scheduler.settle(TIMEOUT_S)
     with pytest.raises(ResourceError, match="ask again then"):
         scheduler.check_room()
@@ -92,7 +93,7 @@ def test_events_wait_while_the_disk_is_full_and_are_taken_when_it_is_not(
     assert scheduler.state.jobs["t1"].phase is Phase.EARLY_FEEDBACK and world.jobs["t1"].ended is None
     scheduler.check()
     setattr(disk, fault, False)
-    submission = scheduler.submission("t1")
+    submission = scheduler.look_ups.submission("t1")
     assert submission is not None and submission.wait(TIMEOUT_S)
     scheduler.settle(TIMEOUT_S)
     scheduler.check_room()
@@ -101,7 +102,7 @@ def test_events_wait_while_the_disk_is_full_and_are_taken_when_it_is_not(
     scheduler.close(leave=True)
     again = scheduler_of(tmp_path)
     assert again.state.jobs["t1"].phase is Phase.KILLED and again.state.jobs["t2"].phase.runs
-    assert again.record.trials["t1"].speeds == {(2, 1): (8, 2.0)}
+    assert again.registry.timeline.trials["t1"].speeds == {(2, 1): (8, 2.0)}
     again.close()
 
 
@@ -122,16 +123,15 @@ def test_what_waits_does_not_become_more_and_more_and_nothing_is_lost_of_it(
     for _ in range(100):
         scheduler.close_sweep("sweep", "enough")
     scheduler._events.put(e.JobEnded("t1", Phase.FINISHED, loss=0.5))
-    wait_for(scheduler._events.empty, TIMEOUT_S, "what was said to wait")
+    wait_for(lambda: len(scheduler._events) <= 6, TIMEOUT_S, "what was said to wait")
     # How far it is before and after its feedback, that, the sweep's end, the job's end, and that it ended.
-    assert len(scheduler._later) <= 6
-    assert sum("only the latest is kept" in record.message for record in caplog.records) == 1
+    assert len(scheduler._events) <= 6
     disk.is_full = False
-    submission = scheduler.submission("t1")
+    submission = scheduler.look_ups.submission("t1")
     assert submission is not None and submission.wait(TIMEOUT_S)
     scheduler.settle(TIMEOUT_S)
-    assert sum("2997 news of iterations had been added" in record.message for record in caplog.records) == 1
-    trial = scheduler.record.trials["t1"]
+    assert sum("events wait until it can be" in record.message for record in caplog.records) == 1
+    trial = scheduler.registry.timeline.trials["t1"]
     assert (submission.phase, submission.loss, trial.feedback, trial.iteration) == (Phase.FINISHED, 0.5, 0.25, 3_000)
     losses = [(iteration, loss) for _, iteration, loss in trial.curve.points()]
     assert losses[0] == (1, 1.0) and losses[-1] == (3_000, 1 / 3_000) and 20 < len(losses) <= 101
@@ -139,14 +139,15 @@ def test_what_waits_does_not_become_more_and_more_and_nothing_is_lost_of_it(
     scheduler.close(leave=True)
     again = scheduler_of(tmp_path)
     assert again.state.jobs["t1"].phase is Phase.FINISHED and again.state.jobs["t1"].iteration == 3_000
-    assert again.closed == {"sweep": "enough"}
+    assert again.registry.closed == {"sweep": "enough"}
     again.close()
 
 
 def test_what_a_job_says_keeps_its_order_where_some_of_it_is_told_as_one() -> None:
-    backlog = Backlog()
+    now_s = [0.0]
+    inbox = Inbox(lambda: now_s[0])
     called: list[str] = []
-    for now_s, item in enumerate(
+    for at_s, item in enumerate(
         [
             e.Iterated("a", 1, (0.1,) * 8, ((0.5, 1, 3.0),)),
             e.Iterated("b", 7, (0.7,)),
@@ -162,10 +163,12 @@ def test_what_a_job_says_keeps_its_order_where_some_of_it_is_told_as_one() -> No
             None,
         ]
     ):
-        backlog.put(item, float(now_s))
+        now_s[0] = float(at_s)
+        inbox.put(item)
+    now_s[0] = 10.0
     found = []
-    while backlog:
-        item = backlog.get(10.0)
+    while len(inbox):
+        item = inbox.get()
         if callable(item):
             item()
         found.append("asked" if callable(item) else item)
@@ -182,8 +185,8 @@ def test_what_a_job_says_keeps_its_order_where_some_of_it_is_told_as_one() -> No
         None,
     ]
     assert called == ["asked"]
-    backlog.put(e.CancelAsked("b", "once more"), 11.0)
-    assert backlog.get(12.0) == e.CancelAsked("b", "once more")
+    inbox.put(e.CancelAsked("b", "once more"))
+    assert inbox.get() == e.CancelAsked("b", "once more")
 
 
 def test_a_scheduler_can_be_left_while_the_disk_is_full(
@@ -206,11 +209,11 @@ def test_a_service_refuses_what_is_new_while_the_disk_is_full(world: World, disk
         disk.is_full = True
         service.scheduler._events.put(e.FeedbackGiven("t1", 0.5))
         disk.refuses_again()
-        with pytest.raises(ResourceError, match="No space left on device"):
+        with pytest.raises(ResourceError, match="disk is full"):
             client.submit_job("t2", JobSpec())
-        with pytest.raises(ResourceError, match="No space left on device"):
+        with pytest.raises(ResourceError, match="disk is full"):
             client.run_sweep({"sweep": {"trials": 1, "algorithm": "random"}}, "s")
-        with pytest.raises(ResourceError, match="No space left on device"):
+        with pytest.raises(ResourceError, match="disk is full"):
             client.open_sweep(e.SweepOpened("mine"))
         # What is known is told meanwhile.
         assert [job["job_id"] for job in client.jobs()[0]] == ["t1"]

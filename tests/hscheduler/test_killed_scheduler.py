@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ from hscheduler.core import events as e
 from hscheduler.core.decisions import Decision
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources, Role
-from hscheduler.live import clock, keeper
+from hscheduler.live import recorder
 from hscheduler.live import scheduler as live
-from hscheduler.live.journal import Entry, EventJournal
+from hscheduler.live.job_state import Seat
 from hscheduler.live.on_yarn import container_settings
-from hscheduler.live.places import Seat
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.policies.placing import start_if_it_fits
+from hscheduler.record.api import Entry
+from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.spec import ClusterSpec
 from tests.hscheduler.toy import UNIT, nodes, request
 from tests.hscheduler.world import FEEDBACK_AT, ITERATIONS, Died, FakeLive, World
@@ -33,14 +35,14 @@ TRIALS = 5
 TIMEOUT_S = 10.0
 
 
-class DyingJournal(EventJournal):
-    """A journal whose process may be killed before and after it writes."""
+class DyingRecord(SqliteRecord):
+    """A record whose process may be killed before and after it writes."""
 
     world: World
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entries: Sequence[Entry], *, durable: bool) -> None:
         self.world.moment()
-        super().append(entry)
+        super().append(entries, durable=durable)
         self.world.moment()
 
 
@@ -48,26 +50,24 @@ def run(policy: str, directory: Path, dies_at: int, monkeypatch: pytest.MonkeyPa
     """Run a sweep whose scheduler dies once, or never; return what became of it."""
     world = World(dies_at)
 
-    def fake(
-        job_id: str, name: str, spec: JobSpec, metric: str, iteration: int, say: Any, *rest: Any, **more: Any
-    ) -> Any:
+    def fake(job_id: str, launch: Any, metric: str, iteration: int, say: Any, *rest: Any) -> Any:
         return FakeLive(world, job_id, say)
 
     monkeypatch.setattr(live, "LiveJob", fake)
     # A thread that died is what this is about.
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
     while True:
-        journal = DyingJournal(directory / "journal")
-        journal.world = world
+        record = DyingRecord(directory / "record.sqlite")
+        record.world = world
         try:
             settings = LiveSettings(policy, feedback_iteration=FEEDBACK_AT, threshold=2)
-            scheduler = LiveScheduler(nodes(3), settings, journal=journal)
+            scheduler = LiveScheduler(nodes(3), settings, record=record)
         except Died:
-            journal.close()
+            record.close()
             continue
         if drive(world, scheduler):
             return world, scheduler
-        journal.close()
+        record.close()
 
 
 def rests(scheduler: LiveScheduler) -> bool:
@@ -76,10 +76,10 @@ def rests(scheduler: LiveScheduler) -> bool:
         taken = threading.Event()
         scheduler._events.put(taken.set)
         while not taken.wait(0.01):
-            if not scheduler._thread.is_alive():
+            if not scheduler._loop.thread.is_alive():
                 return False
         # What is said on its own thread comes behind.
-        if scheduler._events.empty():
+        if not len(scheduler._events):
             return True
 
 
@@ -88,11 +88,11 @@ def drive(world: World, scheduler: LiveScheduler) -> bool:
     for _ in range(20 * ITERATIONS):
         for number in range(TRIALS):
             job_id = f"t{number}"
-            if scheduler.submission(job_id) is None:
+            if scheduler.look_ups.submission(job_id) is None:
                 scheduler.submit(e.JobSubmitted(request(job_id, most_workers=4, most_servers=2)), JobSpec())
             if not rests(scheduler):
                 return False
-        if all(each.is_over for each in scheduler.submissions()):
+        if all(each.is_over for each in scheduler.look_ups.submissions()):
             return True
         world.tick()
     raise AssertionError("the sweep does not end")
@@ -112,7 +112,7 @@ def test_a_scheduler_may_die_at_every_step_of_a_decision(
         assert world.deaths == 1
         assert scheduler.leaked() == 0
         # Which of them the stopping rule ends depends on which were in training together.
-        phases = {each.phase for each in scheduler.submissions()}
+        phases = {each.phase for each in scheduler.look_ups.submissions()}
         assert Phase.FINISHED in phases and phases <= {Phase.FINISHED, Phase.KILLED}
         for job_id, job in world.jobs.items():
             assert job.ended is not None, f"{job_id} runs, and nobody knows it"
@@ -121,55 +121,55 @@ def test_a_scheduler_may_die_at_every_step_of_a_decision(
         scheduler.close()
 
 
-def journal_of(directory: Path) -> EventJournal:
-    return EventJournal(directory / "journal")
+def record_of(directory: Path) -> SqliteRecord:
+    return SqliteRecord(directory / "record.sqlite")
 
 
-def test_a_journal_goes_on_with_what_it_was_begun_with(tmp_path: Path) -> None:
-    LiveScheduler(nodes(2), LiveSettings("elastic"), journal=journal_of(tmp_path)).close()
+def test_a_record_goes_on_with_what_it_was_begun_with(tmp_path: Path) -> None:
+    LiveScheduler(nodes(2), LiveSettings("elastic"), record=record_of(tmp_path)).close()
     with pytest.raises(ConfigError, match=r"was begun with policy 'elastic' \(not 'static'\): go on with that"):
-        LiveScheduler(nodes(2), LiveSettings("static"), journal=journal_of(tmp_path))
+        LiveScheduler(nodes(2), LiveSettings("static"), record=record_of(tmp_path))
     with pytest.raises(ConfigError, match=r"begun with nodes 2 of \d+ vcores and \d+MiB \(not 3 of \d+ vcores and"):
-        LiveScheduler(nodes(3), LiveSettings("elastic"), journal=journal_of(tmp_path))
+        LiveScheduler(nodes(3), LiveSettings("elastic"), record=record_of(tmp_path))
 
 
-def test_a_journal_says_by_which_flags_it_was_begun_with_containers_of_another_size(tmp_path: Path) -> None:
+def test_a_record_says_by_which_flags_it_was_begun_with_containers_of_another_size(tmp_path: Path) -> None:
     size = ClusterSpec(container_memory="512MiB", container_vcores=1)
     small = LiveSettings("elastic", job_settings=container_settings(size, "docker"))
-    LiveScheduler(nodes(2), small, journal=journal_of(tmp_path)).close()
+    LiveScheduler(nodes(2), small, record=record_of(tmp_path)).close()
     other = LiveSettings("elastic", job_settings=container_settings(ClusterSpec(), "docker"))
     with pytest.raises(ConfigError, match=r"begun with --container-memory 512MiB \(not 4096MiB\): go on with that"):
-        LiveScheduler(nodes(2), other, journal=journal_of(tmp_path))
+        LiveScheduler(nodes(2), other, record=record_of(tmp_path))
     told = (
         r"with --on docker \(not local\), --container-memory 512MiB \(not unset\), --container-vcores 1 \(not unset\):"
     )
     with pytest.raises(ConfigError, match=told):
-        LiveScheduler(nodes(2), LiveSettings("elastic"), journal=journal_of(tmp_path))
+        LiveScheduler(nodes(2), LiveSettings("elastic"), record=record_of(tmp_path))
 
 
-def test_what_a_journal_was_begun_with_is_told_also_where_no_flag_says_it(tmp_path: Path) -> None:
+def test_what_a_record_was_begun_with_is_told_also_where_no_flag_says_it(tmp_path: Path) -> None:
     here = LiveSettings("elastic", job_settings={"on": "docker", "image": "a"})
-    LiveScheduler(nodes(1), here, journal=journal_of(tmp_path)).close()
+    LiveScheduler(nodes(1), here, record=record_of(tmp_path)).close()
     other = replace(here, job_settings={"on": "docker", "image": "b"})
     told = r"begun with job_settings {'on': 'docker', 'image': 'a'} \(not {'on': 'docker', 'image': 'b'}\): go on"
     with pytest.raises(ConfigError, match=told):
-        LiveScheduler(nodes(1), other, journal=journal_of(tmp_path))
+        LiveScheduler(nodes(1), other, record=record_of(tmp_path))
     renamed = {f"{name}-renamed": capacity for name, capacity in nodes(1).items()}
     with pytest.raises(ConfigError, match=r"begun with nodes {'node0': \[\d+, \d+\]} \(not {'node0-renamed': "):
-        LiveScheduler(renamed, here, journal=journal_of(tmp_path))
+        LiveScheduler(renamed, here, record=record_of(tmp_path))
 
 
-def test_a_journal_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
-    LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path)).close()
-    journal = journal_of(tmp_path)
-    journal.append(Entry(1.0, e.NodeCame("more", Resources(1, 1024)), given=4))
-    journal.close()
+def test_a_record_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+    LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path)).close()
+    record = record_of(tmp_path)
+    record.append([Entry(1.0, e.NodeCame("more", Resources(1, 1024)), given=4)], durable=False)
+    record.close()
     with pytest.raises(StorageError, match=r"4 orders had been given before NodeCame .* leads to 0"):
-        LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path))
+        LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
 
 
-def test_a_journal_that_leads_to_other_orders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LiveJob", lambda job_id, *rest, **more: FakeLive(World(0), job_id, rest[4]))
+def test_a_record_that_leads_to_other_orders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "LiveJob", lambda job_id, *rest: FakeLive(World(0), job_id, rest[3]))
     scheduler = one(tmp_path)
     scheduler.submit(e.JobSubmitted(request("a")), JobSpec())
     scheduler.settle(TIMEOUT_S)
@@ -185,23 +185,23 @@ def test_a_journal_that_leads_to_other_orders_is_refused(tmp_path: Path, monkeyp
 
 
 def test_time_goes_on_where_it_was(tmp_path: Path) -> None:
-    scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path))
+    scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
     scheduler.close()
-    journal = journal_of(tmp_path)
-    journal.append(Entry(5000.0, e.NodeCame("more", UNIT)))
-    journal.close()
-    again = LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path))
+    record = record_of(tmp_path)
+    record.append([Entry(5000.0, e.NodeCame("more", UNIT))], durable=False)
+    record.close()
+    again = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
     assert again.now_s() >= 5000.0
     again.close()
 
 
 def test_a_wall_clock_that_is_set_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path))
+    scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
     wall_s = time.time()
     monkeypatch.setattr(time, "time", lambda: wall_s + 1e6)
     assert scheduler.now_s() < 1000.0
     scheduler.close(leave=True)
-    again = LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path))
+    again = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
     assert again.now_s() < 1000.0
     again.close()
 
@@ -212,9 +212,9 @@ def test_time_counts_while_no_scheduler_is_there_unless_the_machine_was_not_eith
 ) -> None:
     at_s, which = [1000.0], ["one"]
     monkeypatch.setattr(time, "monotonic", lambda: at_s[0])
-    for module in (live, keeper, clock):
+    for module in (live, recorder):
         monkeypatch.setattr(module, "boot", lambda: which[0])
-    scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path))
+    scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
     at_s[0] += 30.0
     scheduler.open_sweep(e.SweepOpened("s"))
     scheduler.settle(TIMEOUT_S)
@@ -222,24 +222,24 @@ def test_time_counts_while_no_scheduler_is_there_unless_the_machine_was_not_eith
     which[0] = "one" if goes_on else "two"
     # A machine that was started again counts from 0.
     at_s[0] = 1500.0 if goes_on else 7.0
-    again = LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path))
+    again = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
     assert again.now_s() == (500.0 if goes_on else 30.0)
     again.close(leave=True)
     at_s[0] += 20.0
-    third = LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(tmp_path))
+    third = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
     assert third.now_s() == (520.0 if goes_on else 50.0), "the time of this start counts from here on"
     third.close()
 
 
 def replayed(directory: Path) -> LiveScheduler:
     """Return what a journal of one node's scheduler leads to."""
-    scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(directory), takes_up=False)
+    scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(directory), takes_up=False)
     scheduler.close(leave=True)
     return scheduler
 
 
 def one(directory: Path) -> LiveScheduler:
-    return LiveScheduler(nodes(1), LiveSettings("elastic"), journal=journal_of(directory))
+    return LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(directory))
 
 
 def test_a_job_that_was_refused_may_be_cancelled(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_job_that_was_refused_may_be_cancelled(tmp_path: Path) -> None:
     scheduler.check()
     scheduler.close()
     assert refused.phase is Phase.FAILED and refused.why == "it cannot work"
-    found = replayed(tmp_path).submission("a")
+    found = replayed(tmp_path).look_ups.submission("a")
     assert found is not None and found.why == "it cannot work"
 
 
@@ -267,7 +267,9 @@ def test_an_id_is_used_once_by_those_who_submit_it_together(tmp_path: Path, monk
     # More than there is: nothing is started.
     outcomes = at_once(2, lambda _: scheduler.submit(e.JobSubmitted(request("a", 16)), JobSpec()))
     scheduler.settle(TIMEOUT_S)
-    assert [type(outcome) for outcome in outcomes].count(ConfigError) == 1 and len(scheduler.submissions()) == 1
+    assert [type(outcome) for outcome in outcomes].count(ConfigError) == 1 and len(
+        scheduler.look_ups.submissions()
+    ) == 1
     scheduler.close()
 
 
@@ -289,16 +291,16 @@ def test_what_could_not_be_written_or_started_is_refused_at_once(
     with pytest.raises(ConfigError, match="must be JSON"):
         scheduler.open_sweep(e.SweepOpened("s"), {"job": {"learning_rate": math.inf}})
     scheduler.settle(TIMEOUT_S)
-    assert scheduler.submissions() == [] and scheduler.tables == {}
+    assert scheduler.look_ups.submissions() == [] and scheduler.registry.tables == {}
     scheduler.close()
 
 
 def test_a_job_is_not_over_because_its_scheduler_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: EventJournal, entry: Entry) -> None:
+    def broken(self: SqliteRecord, entries: Sequence[Entry], *, durable: bool) -> None:
         raise AssertionError("this should never be")
 
     scheduler = one(tmp_path)
-    monkeypatch.setattr(EventJournal, "append", broken)
+    monkeypatch.setattr(SqliteRecord, "append", broken)
     submission = scheduler.submit(e.JobSubmitted(request("a", 16)), JobSpec())
     with pytest.raises(RuntimeError, match="should never be"):
         scheduler.settle(TIMEOUT_S)
@@ -310,17 +312,17 @@ def test_a_job_is_not_over_because_its_scheduler_is(tmp_path: Path, monkeypatch:
 def test_what_is_not_started_any_more_is_started_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = one(tmp_path)
     scheduler._new_submission("a", "s", JobSpec(), {})
-    stop = scheduler._stop
+    stop = scheduler._loop.stop
 
     def after_one_more() -> None:
-        monkeypatch.setattr(scheduler, "_stop", stop)
+        monkeypatch.setattr(scheduler._loop, "stop", stop)
         taken = threading.Event()
         scheduler._events.put(e.JobSubmitted(request("a")))
         scheduler._events.put(taken.set)
         assert taken.wait(TIMEOUT_S)
         stop()
 
-    monkeypatch.setattr(scheduler, "_stop", after_one_more)
+    monkeypatch.setattr(scheduler._loop, "stop", after_one_more)
     scheduler.close(leave=True)
     assert replayed(tmp_path).state.jobs["a"].phase is Phase.STARTING
 
@@ -328,7 +330,7 @@ def test_what_is_not_started_any_more_is_started_by_the_next(tmp_path: Path, mon
 def test_who_was_where_is_known_of_what_is_held_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, found = World(0), []
 
-    def fake(job_id: str, name: str, spec: JobSpec, metric: str, feedback: int, say: Any, *rest: Any, **_: Any) -> Any:
+    def fake(job_id: str, launch: Any, metric: str, feedback: int, say: Any, *rest: Any) -> Any:
         return FakeLive(world, job_id, say)
 
     monkeypatch.setattr(live, "LiveJob", fake)

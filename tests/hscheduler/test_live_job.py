@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from eps.errors import PlanError, UnknownMemberError
+from eps.job.master_link import Progress
 from eps.spec.file import RunRequest
 from eps.storage.record import NO_WORD
 from eps.system.waits import wait_for
@@ -134,7 +135,7 @@ def test_something_unforeseen_ends_the_job_and_is_said(watched: Watched) -> None
 
 def test_a_watch_that_fails_kills_the_job_before_it_says_so(watched: Watched) -> None:
     watched.start()
-    watched.fake.news.put("no progress")  # type: ignore[arg-type]
+    watched.fake.news.put(Progress(None, ()))  # type: ignore[arg-type]
     ended = watched.next(e.JobEnded)
     assert ended.phase is Phase.FAILED and "AttributeError" in ended.why
     assert watched.fake.killed.is_set()

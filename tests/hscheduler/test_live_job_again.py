@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -12,13 +11,12 @@ import pytest
 
 from eps.errors import PeerUnavailableError
 from eps.job.client import Job
+from eps.job.master_link import OnThisMachine
 from eps.spec.job_spec import JobSpec
-from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.live import job as live
 from tests.cli import conftest as cli
-from tests.fakes.records import note_application
 from tests.hscheduler.live_job_world import MEMBERS, SEATS, TIMEOUT_S, FakeJob, Watched, containers, entries
 from tests.hscheduler.live_job_world import watched as watched
 
@@ -79,7 +77,7 @@ def test_a_start_that_was_not_is(watched: Watched) -> None:
 
 def test_what_a_journal_has_forgotten_is_in_nobodys_way(watched: Watched) -> None:
     said: SimpleQueue[e.Event] = SimpleQueue()
-    job = live.LiveJob("a", "sweep-a", JobSpec(workers=2, servers=1), "loss", 10, said.put, detached=True)
+    job = live.LiveJob("a", live.Launch("sweep-a", JobSpec(workers=2, servers=1), detached=True), "loss", 10, said.put)
     job.obey(1, START)
     assert isinstance(said.get(timeout=TIMEOUT_S), e.MembersFound)
     assert isinstance(said.get(timeout=TIMEOUT_S), e.JobStarted)
@@ -122,55 +120,10 @@ def test_a_job_that_is_left_goes_on(watched: Watched) -> None:
 AGAIN = e.StartJob("a", containers(("c8", "w"), ("c9", "s")), True)
 
 
-def test_nothing_is_started_again_before_the_end_was_seen_by_who_brought_it_about(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kill, resumed, waited, too_early = watched.fake.kill, threading.Event(), threading.Event(), []
-
-    def slow(why: str, timeout_s: float) -> None:
-        ending = threading.current_thread()
-        join = ending.join
-
-        def join_and_tell(join_s: float | None = None) -> None:
-            waited.set()
-            join(join_s)
-
-        monkeypatch.setattr(ending, "join", join_and_tell)
-        kill(why, timeout_s)
-        # It looks a little later whether the job has ended: when what starts it again waits for this, or does not.
-        wait_for(lambda: waited.is_set() or resumed.is_set(), TIMEOUT_S, "the job to be started again")
-        too_early.append(resumed.is_set())
-
-    def resume(*args: Any, **more: Any) -> FakeJob:
-        resumed.set()
-        return watched.fake.resume(*args, **more)
-
-    watched.start()
-    monkeypatch.setattr(watched.fake, "kill", slow)
-    monkeypatch.setattr(live.Job, "resume", resume)
-    watched.obey(e.EndJob("a", True, "it restarts"))
-    assert watched.next(e.JobEnded).phase is Phase.KILLED
-    watched.obey(AGAIN)
-    watched.next(e.JobStarted)
-    assert too_early == [False], "what is there then would be taken for what is to end"
-
-
-def test_who_is_where_is_said_before_a_job_has_started_again(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_where_is_said_before_a_job_has_started_again(watched: Watched) -> None:
     watched.start()
     watched.obey(e.EndJob("a", True, "it restarts"))
     watched.next(e.JobEnded)
-    placed, waits = watched.job._placed.wait, threading.Event()
-
-    def wait_to_be_placed(timeout_s: float) -> bool:
-        waits.set()
-        return placed(timeout_s)
-
-    def wait_until_trains() -> None:
-        # The watcher sees that it runs: now it waits for the members' places, or says so too early.
-        wait_for(lambda: waits.is_set() or not watched.said.empty(), TIMEOUT_S, "the watcher")
-
-    monkeypatch.setattr(watched.job._placed, "wait", wait_to_be_placed)
-    monkeypatch.setattr(watched.fake, "wait_until_trains", wait_until_trains)
     watched.obey(AGAIN)
     said = [watched.said.get(timeout=TIMEOUT_S) for _ in range(2)]
     assert said == [e.MembersFound("a", (("c8", "worker-1"), ("c9", "server-1"))), e.JobStarted("a")]
@@ -221,15 +174,14 @@ def test_something_unforeseen_when_a_job_is_taken_up_is_said(watched: Watched, m
 def test_a_job_that_was_started_again_and_does_not_answer_is_ended_before_its_end_is_said(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def status() -> Any:
+    def watch(after_clock: int) -> Any:
         raise PeerUnavailableError("no answer")
 
     watched.fake.running, watched.fake.outcome = False, {}
-    monkeypatch.setattr(watched.fake, "status", status)
+    monkeypatch.setattr(watched.fake, "watch", watch)
     watched.job.go_on(5, SEATS, has_feedback=True, has_started=True)
-    while not isinstance(event := watched.said.get(timeout=TIMEOUT_S), e.JobEnded):
-        pass
-    assert event.phase is Phase.FAILED and "it cannot go on: no answer" in event.why
+    event = watched.next(e.JobEnded)
+    assert event.phase is Phase.FAILED and event.why == "no answer"
     assert watched.fake.killed.is_set(), "its containers may be given away now"
     assert watched.silent()
 
@@ -239,7 +191,7 @@ def test_a_job_on_yarn_whose_master_does_not_answer_is_ended_and_its_containers_
 ) -> None:
     """Others may be waiting for them, and there may be a master that never can be reached from here."""
     there = cli.FakeJob(tmp_path)
-    note_application(there.dir, "application_1_0001")
+    monkeypatch.setattr(OnThisMachine, "application_id", "application_1_0001")
 
     class Impatient(Job):
         def kill(self, reason: str = "", *_: Any) -> None:
@@ -247,7 +199,7 @@ def test_a_job_on_yarn_whose_master_does_not_answer_is_ended_and_its_containers_
 
     monkeypatch.setattr(live, "Job", SimpleNamespace(find=lambda name: Impatient(there.dir, patience_s=0.0)))
     said: SimpleQueue[e.Event] = SimpleQueue()
-    job = live.LiveJob("a", "fake", JobSpec(workers=2, servers=1, on="yarn"), "loss", 10, said.put)
+    job = live.LiveJob("a", live.Launch("fake", JobSpec(workers=2, servers=1, on="yarn")), "loss", 10, said.put)
     there.kill_master()
     job.go_on(0, SEATS, has_feedback=False, has_started=True)
     try:

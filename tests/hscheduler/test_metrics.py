@@ -13,8 +13,7 @@ from eps.system.metrics_text import Family, metric, text_of
 from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
-from hscheduler.live.attempts import attempts_of, trial_of
-from hscheduler.live.submission import Submission
+from hscheduler.live.submission import Submission, attempts_of, trial_of
 from hscheduler.page import PageServer
 from hscheduler.reports.metrics import metrics_text
 from hscheduler.reports.view import LATENCY_BOUNDS_S, Look, Row
@@ -112,7 +111,7 @@ def test_a_service_counts_the_jobs_and_the_trials_of_each_sweep(tmp_path: Path) 
         client.submit_job("alone-again-1", JobSpec(workers=1, servers=1, iterations=7))
         wait_for(lambda: client.job("a-trial-1")["phase"] == "early feedback", TIMEOUT_S, "the trial to run")
         service.scheduler._events.put(e.JobEnded("a-trial-1", Phase.FAILED, "a worker crashed"))
-        wait_for(lambda: bool(service.scheduler.submission("a-trial-1-again-1")), TIMEOUT_S, "the second try")
+        wait_for(lambda: bool(service.scheduler.look_ups.submission("a-trial-1-again-1")), TIMEOUT_S, "the second try")
         wait_for(lambda: client.job("a-trial-1-again-1")["phase"] == "early feedback", TIMEOUT_S, "it to run")
         service.leave()
     jobs = {("failed",): 1.0, ("early feedback",): 3.0}

@@ -62,10 +62,8 @@ def test_the_jobs_of_a_policy_that_restarts_them_have_checkpoints(
 
     specs: dict[str, JobSpec] = {}
 
-    def fake(
-        job_id: str, name: str, spec: JobSpec, metric: str, iteration: int, say: Any, *rest: Any, **more: Any
-    ) -> Any:
-        specs[job_id] = spec
+    def fake(job_id: str, launch: Any, metric: str, iteration: int, say: Any, *rest: Any) -> Any:
+        specs[job_id] = launch.spec
         return FakeLive(World(0), job_id, say)
 
     monkeypatch.setattr(live, "LiveJob", fake)

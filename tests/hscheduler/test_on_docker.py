@@ -10,7 +10,7 @@ import pytest
 import hscheduler
 from eps.errors import ConfigError, ResourceError
 from hscheduler.cli import build_parser
-from hscheduler.cli.commands.serve import placed_settings
+from hscheduler.cli.commands.serve import settings_here
 from hscheduler.live.on_yarn import placed
 from hscheduler.spec import ClusterSpec, Spec
 from tests.docker_host import no_engine
@@ -54,5 +54,5 @@ def test_no_engine_is_told_before_the_first_trial(tmp_path: Path, monkeypatch: p
 
 def test_a_service_tells_its_jobs() -> None:
     flags = ["serve", "--on", "docker", "--nodes", "3", "--container-memory", "512MiB", "--container-vcores", "2"]
-    found = placed_settings(build_parser().parse_args(flags))
-    assert found == {"nodes": 3, "vcores": None, "memory": None, "job_settings": SETTINGS}
+    found = settings_here(build_parser().parse_args(flags))
+    assert (found.nodes, found.vcores, found.memory, found.job_settings) == (3, None, None, SETTINGS)

@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from eps.cluster.yarn.types import ClusterNode, Resource
-from eps.errors import ConfigError, EpsError, PeerUnavailableError, ResourceError
+from eps.errors import ConfigError, EpsError, ResourceError
 from eps.hadoop.conf import HadoopConf
-from eps.job.yarn import within
 from eps.spec.job_spec import JobSpec
 from hscheduler.cli import build_parser
-from hscheduler.cli.commands.serve import placed_settings
-from hscheduler.live.journal import Header
-from hscheduler.live.on_yarn import cluster_of, container_settings, job_check, placed
+from hscheduler.live.on_yarn import cluster_of, container_settings, placed
 from hscheduler.live.scheduler import LiveSettings
+from hscheduler.record.api import Header
 from hscheduler.service.main import ServiceSettings
 from hscheduler.spec import ClusterSpec, Spec
 from tests.fakes.telling_yarn import TellingYarn
@@ -29,10 +27,24 @@ def node(number: int, memory_mb: int, vcores: int) -> ClusterNode:
     return ClusterNode(f"n{number}:1", "", Resource(memory_mb, vcores), Resource(0, 0), (), 0)
 
 
-def test_the_cluster_is_that_of_the_resourcemanager_and_every_node_counts_as_the_smallest() -> None:
-    found = cluster_of(SMALL, [node(1, 4096, 4), node(2, 8192, 2), node(3, 4000, 16)])
-    assert (found.nodes, found.vcores, found.memory) == (3, 2, "4000MiB")
-    assert [capacity.vcores for capacity in found.capacities().values()] == [2, 2, 2]
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([(4096, 4), (8192, 2), (4000, 16)], (2, 4, "4000MiB")),
+        ([(65536, 16)] * 9 + [(1024, 2)], (9, 16, "65536MiB")),
+        ([(4096, 4), (4096, 3)], (2, 3, "4096MiB")),
+        ([(4096, 4), (300, 4)], (1, 4, "4096MiB")),
+    ],
+)
+def test_nodes_count_as_of_the_size_with_which_they_hold_most(
+    sizes: list[tuple[int, int]], expected: tuple[int, int, str]
+) -> None:
+    found = cluster_of(SMALL, [node(number, *size) for number, size in enumerate(sizes)])
+    assert (found.nodes, found.vcores, found.memory) == expected
+
+
+def test_the_jobs_of_a_cluster_have_its_containers() -> None:
+    found = cluster_of(SMALL, [node(1, 4096, 4)])
     assert container_settings(found) == {"on": "yarn", "memory_mb": "512", "vcores": "1"}
     spec = JobSpec(**container_settings(found))  # type: ignore[arg-type]
     assert spec.on == "yarn" and spec.number_by_role("memory_mb", "master") == 512
@@ -68,7 +80,7 @@ def yarn(monkeypatch: pytest.MonkeyPatch) -> TellingYarn:
     """Let YARN tell of nodes of 2048 MB and 4 cores at least."""
     found = TellingYarn()
     monkeypatch.setattr("hscheduler.live.on_yarn.environment_configuration", HadoopConf)
-    monkeypatch.setattr("hscheduler.live.on_yarn.open_client", lambda conf, kind="auto": found)
+    monkeypatch.setattr("hscheduler.live.on_yarn.YarnClient", lambda conf: found)
     return found
 
 
@@ -116,40 +128,6 @@ def test_a_sweep_of_which_yarn_takes_some_trials_is_placed(yarn: TellingYarn) ->
     spec = Spec.of({**TABLES, "cluster": {"container_memory": "512MiB"}, "job": table,
                     "space": {"label": {"choice": ["gpu", "transient"]}}})  # fmt: skip
     assert placed(spec, "yarn").cluster.nodes == 2
-
-
-def test_a_job_of_a_service_is_refused_as_far_as_yarn_can_be_asked(
-    yarn: TellingYarn, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = container_settings(SMALL)
-    wrong = JobSpec(data=__file__, queue="nope")
-    with job_check(settings) as check, pytest.raises(ConfigError, match="queue is 'nope'"):
-        check(wrong)
-    with job_check(settings) as check:
-        check(JobSpec(data=__file__))
-    # Elsewhere nobody is asked: on this host, and within an application, whose containers it has.
-    place: Any = object()
-    with job_check({}) as check, within.standing(place), job_check(settings) as inside:
-        check(wrong)
-        inside(wrong)
-    assert yarn.asked == ["nope", "default", "nodes"]
-    yarn.away = PeerUnavailableError("no ResourceManager can be reached")
-    with job_check(settings) as check:
-        check(wrong)
-    assert "whether YARN takes a job is not known just now: no ResourceManager can be reached" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("flags", "reason"),
-    [
-        (["--container-memory", "1GiB"], "container_memory is for containers: add --on docker or --on yarn"),
-        (["--on", "yarn", "--nodes", "3"], "nodes is 3, but on YARN the nodes are those of the cluster"),
-        (["--on", "mars"], "on is 'mars', but must be one of local, docker, yarn"),
-    ],
-)
-def test_a_service_is_told_one_cluster(flags: list[str], reason: str) -> None:
-    with pytest.raises(EpsError, match=reason):
-        placed_settings(build_parser().parse_args(["serve", *flags]))
 
 
 def test_a_service_that_goes_on_knows_where_its_jobs_run() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hscheduler.core.resources import Role
-from hscheduler.live.places import Places
+from hscheduler.live.job_state import Places
 from tests.hscheduler.live_job_world import MEMBERS, SEATS, told_of
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from hscheduler.core.jobs import Direction, Phase, best
-from hscheduler.core.record import Record, TrialRecord
+from hscheduler.core.timeline import Timeline, TrialRecord
 from hscheduler.reports.report import report
 
 
 def found(attempts: dict[str, list[str]]) -> dict[str, Any]:
-    record = Record()
+    record = Timeline()
     record.trials = {
         "t1": TrialRecord(
             "t1", "s", 1.0, Phase.FAILED, 2.0, 3.0, finished_s=5.0, why="crashed", sizes=[(2.0, 1, 1)], restarts=1
@@ -67,7 +67,7 @@ def test_a_report_may_be_made_while_jobs_change_their_sizes() -> None:
             return 0.5
 
     speeds[1, 1] = 3, Seconds(0.5)
-    record = Record()
+    record = Timeline()
     record.trials = {"t": TrialRecord("t", "s", 1.0, speeds=speeds)}
     told = report(record, policy="elastic", direction=Direction.MINIMIZE, losses={}, points={}, leaked=0)
     assert told["trials"][0]["speeds"] == [[1, 1, 3, 0.5]]

@@ -14,7 +14,7 @@ from eps.spec.job_spec import JobSpec
 from hscheduler import cli
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
-from hscheduler.core.record import DecisionRecord
+from hscheduler.core.timeline import DecisionRecord
 from hscheduler.live import scheduler as live
 from hscheduler.policies.elastic import elastic
 from hscheduler.service.client import SchedulerClient
@@ -31,7 +31,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
     """A service whose jobs are records."""
     world = World(0)
 
-    def fake(job_id: str, name: str, spec: Any, metric: str, iteration: int, say: Any, *rest: Any, **more: Any) -> Any:
+    def fake(job_id: str, launch: Any, metric: str, iteration: int, say: Any, *rest: Any) -> Any:
         return FakeLive(world, job_id, say)
 
     monkeypatch.setattr(live, "LiveJob", fake)
@@ -79,10 +79,14 @@ def test_why_a_job_runs_as_it_does_is_told_by_what_was_decided(
     client.submit_job("a", JobSpec(workers=1, servers=1))
     before = DecisionRecord(0.0, "of a time that is forgotten", ("a",))
     other = DecisionRecord(0.0, "of another job", ("b",))
-    assert service.scheduler.past is not None
-    service.scheduler.past.keep([], [("jobs", before), ("jobs", other)])
-    service.scheduler.settle(TIMEOUT_S)
-    assert cli.main(["why", "a", "--state", str(service.scheduler.past.path.parent)]) == 0
+    scheduler = service.scheduler
+    scheduler.settle(TIMEOUT_S)
+    recorder = scheduler._recorder
+    assert recorder is not None
+    record: Any = recorder._record
+    kept = [("jobs", before), ("jobs", other)]
+    scheduler.ask(lambda: record.compact(recorder.header, scheduler.registry.snapshot(), [], kept))
+    assert cli.main(["why", "a", "--state", str(record.path.parent)]) == 0
     first, second, *decisions = capsys.readouterr().out.splitlines()
     assert first == "a is in phase 'early feedback' at iteration 0, with 1 worker and 1 server"
     name = service.scheduler.name_of("a")
@@ -151,7 +155,7 @@ def test_fmin_finds_a_service_by_its_directory(service: Service, tmp_path: Path,
     space = hyperopt.hp.uniform("x", -5, 5)
     hyperopt.fmin(lambda x: x * x, space, hyperopt.rand.suggest, 2, trials=trials, verbose=False)
     assert len(trials) == 2
-    assert [name.partition("-")[0] for name in service.scheduler.sweeps] == ["fmin"]
+    assert [name.partition("-")[0] for name in service.scheduler.registry.sweeps] == ["fmin"]
     json.dumps(service.sweeps.report(""), allow_nan=False)
 
 

@@ -14,28 +14,26 @@ from typing import Any
 import pytest
 
 from eps.errors import ConfigError, DeadlineError, PeerUnavailableError
-from eps.hadoop.conf import HadoopConf
+from eps.job.yarn import within
 from eps.spec.job_spec import JobSpec
 from eps.system.waits import wait_for
 from hscheduler import cli
-from hscheduler.cli.commands import remote
+from hscheduler.cli.commands import sweep
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
-from hscheduler.live.journal import Entry, EventJournal
-from hscheduler.live.on_yarn import container_settings
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import Sweep
 from hscheduler.pb import scheduler_pb2 as pb
+from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service, ServiceSettings, past_report
-from hscheduler.service.news import NewsBoard
+from hscheduler.service.observer import NewsBoard
 from hscheduler.service.server import SchedulerService
 from hscheduler.service.sweeps import Sweeps
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import ClusterSpec, Spec
-from tests.fakes.telling_yarn import TellingYarn
 from tests.hscheduler.world import FakeLive, World
 from tests.threads import SeenLock, at_once
 
@@ -53,7 +51,7 @@ def directory(tmp_path: Path) -> ServiceDir:
 
 def scheduler_of(directory: ServiceDir) -> LiveScheduler:
     directory.path.mkdir(exist_ok=True)
-    return LiveScheduler(ClusterSpec().capacities(), LiveSettings(), journal=EventJournal(directory.journal))
+    return LiveScheduler(ClusterSpec().capacities(), LiveSettings(), record=SqliteRecord(directory.record))
 
 
 @pytest.fixture
@@ -72,7 +70,7 @@ def sweeps(scheduler: LiveScheduler) -> Iterator[Sweeps]:
 
 
 def submitted(scheduler: LiveScheduler, sweep: str) -> None:
-    wait_for(lambda: bool(scheduler.submissions(sweep)), TIMEOUT_S, f"the first trial of {sweep}")
+    wait_for(lambda: bool(scheduler.look_ups.submissions(sweep)), TIMEOUT_S, f"the first trial of {sweep}")
 
 
 # ---- sweeps
@@ -86,28 +84,26 @@ def test_a_sweep_has_one_thread_however_often_it_is_taken_up(scheduler: LiveSche
     assert list(sweeps._threads.values()) == [thread]
 
 
-def test_what_yarn_would_not_take_is_no_sweep_of_a_service_there(
-    directory: ServiceDir, world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("on", "of_all"), [("yarn", {}), ("local", {"on": "yarn"})])
+def test_a_job_on_yarn_is_none_of_a_service_that_is_no_application(
+    directory: ServiceDir, world: World, on: str, of_all: dict[str, str]
 ) -> None:
-    yarn = TellingYarn()
-    monkeypatch.setattr("hscheduler.live.on_yarn.environment_configuration", HadoopConf)
-    monkeypatch.setattr("hscheduler.live.on_yarn.open_client", lambda conf: yarn)
     cluster = ClusterSpec(container_memory="512MiB")
-    settings = LiveSettings(job_settings=container_settings(cluster))
-    with LiveScheduler(cluster.capacities(), settings) as scheduler:
+    with LiveScheduler(cluster.capacities(), LiveSettings(job_settings=of_all)) as scheduler:
         sweeps = Sweeps(scheduler, cluster)
         service = SchedulerService(scheduler, cluster, NewsBoard(), sweeps)
-        wrong = {"data": __file__, "queue": "nope", "workers": 1, "servers": 1}
+        wrong = {"data": __file__, "on": on, "workers": 1, "servers": 1}
         for submit in (
             lambda: sweeps.run("a", {**TABLES, "job": wrong}),
             lambda: service.SubmitJob(pb.SubmitJobRequest(job_id="one", settings_json=json.dumps(wrong)), ANYBODY),
         ):
-            with pytest.raises(ConfigError, match="queue is 'nope', but the cluster has no queue of that name"):
+            with pytest.raises(ConfigError, match="start one on YARN by hscheduler serve --on yarn"):
                 submit()
-        assert not scheduler.tables and not list(scheduler.job_ids())
-        service.SubmitJob(pb.SubmitJobRequest(job_id="one", settings_json=json.dumps({**wrong, "queue": "default"})),
-                          ANYBODY)  # fmt: skip
-        assert list(scheduler.job_ids()) == ["one"]
+        assert not scheduler.registry.tables and not scheduler.look_ups.submissions()
+        place: Any = object()
+        with within.standing(place):
+            service.SubmitJob(pb.SubmitJobRequest(job_id="one", settings_json=json.dumps(wrong)), ANYBODY)
+        assert [each.job_id for each in scheduler.look_ups.submissions()] == ["one"]
 
 
 def test_a_sweep_whose_beginning_took_too_long_is_begun_when_it_is_asked_for_again(
@@ -141,7 +137,7 @@ def test_names_of_sweeps_and_jobs_are_kept_apart(scheduler: LiveScheduler, sweep
     ):
         with pytest.raises(ConfigError, match=message):
             sweeps.run(name, TABLES)
-    assert list(scheduler.tables) == ["a"]
+    assert list(scheduler.registry.tables) == ["a"]
 
 
 def test_a_sweep_that_cannot_go_on_does_not_keep_others_from_it(scheduler: LiveScheduler, sweeps: Sweeps) -> None:
@@ -151,7 +147,7 @@ def test_a_sweep_that_cannot_go_on_does_not_keep_others_from_it(scheduler: LiveS
     sweeps.go_on()
     submitted(scheduler, "b")
     assert "by-magic" in sweeps.states()["a"] and not sweeps.has_ended("a")
-    assert "a" not in scheduler.closed
+    assert "a" not in scheduler.registry.closed
 
 
 def test_a_sweep_goes_on_after_its_scheduler_was_closed(
@@ -161,17 +157,17 @@ def test_a_sweep_goes_on_after_its_scheduler_was_closed(
     sweeps = Sweeps(scheduler, ClusterSpec())
     sweeps.run("a", TABLES)
     submitted(scheduler, "a")
-    stop = scheduler._stop
+    stop = scheduler._loop.stop
 
     def after_the_sweep() -> None:
         sweeps.close()
         stop()
 
-    monkeypatch.setattr(scheduler, "_stop", after_the_sweep)
+    monkeypatch.setattr(scheduler._loop, "stop", after_the_sweep)
     scheduler.close(leave=True)
     assert not sweeps.has_ended("a") and sweeps.states() == {"a": "running"}
     with scheduler_of(directory) as again:
-        assert again.closed == {}
+        assert again.registry.closed == {}
         assert not again.state.jobs["a-trial-1"].phase.ended
 
 
@@ -181,7 +177,7 @@ def test_of_a_sweep_that_was_ended_no_trial_is_tried_again(scheduler: LiveSchedu
     scheduler._events.put(e.SweepClosed("a", "enough"))
     scheduler._events.put(e.JobEnded("a-trial-1", Phase.FAILED, "it crashed"))
     wait_for(lambda: sweeps.has_ended("a"), TIMEOUT_S, "the end of the sweep")
-    assert len(scheduler.submissions("a")) == 1
+    assert len(scheduler.look_ups.submissions("a")) == 1
 
 
 def test_the_next_job_of_a_trial_that_failed_as_it_was_told_to_end_can_be_told_so_too() -> None:
@@ -189,7 +185,8 @@ def test_the_next_job_of_a_trial_that_failed_as_it_was_told_to_end_can_be_told_s
         return Submission(submitted.request.job_id, "a", "name", spec)
 
     told: list[str] = []
-    scheduler: Any = SimpleNamespace(submit=submit, cancel=lambda job_id, why: told.append(job_id), closed={"a": "why"})
+    registry = SimpleNamespace(closed={"a": "why"})
+    scheduler: Any = SimpleNamespace(submit=submit, cancel=lambda job_id, why: told.append(job_id), registry=registry)
     sweep = Sweep(Spec.of(TABLES), "elastic", name="a")
     sweep._submit(scheduler)
     sweep._end_all(scheduler)
@@ -211,7 +208,7 @@ def test_what_is_submitted_while_a_sweep_is_ended_is_ended(
     monkeypatch.setattr(scheduler, "submit", late)
     sweeps.run("a", TABLES)
     wait_for(lambda: sweeps.has_ended("a"), TIMEOUT_S, "the end of the sweep")
-    (job,) = scheduler.submissions("a")
+    (job,) = scheduler.look_ups.submissions("a")
     assert job.phase is Phase.KILLED and job.why == "enough"
 
 
@@ -250,7 +247,7 @@ def test_a_sweep_that_was_killed_is_not_opened_again(world: World, directory: Se
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
         with pytest.raises(ConfigError, match=why.format("opened")):
             client.open_sweep(e.SweepOpened("opened"))
-        assert "only named" not in service.scheduler.sweeps and "another" in service.scheduler.sweeps
+        assert "only named" not in service.scheduler.registry.sweeps and "another" in service.scheduler.registry.sweeps
 
 
 def test_a_service_that_cannot_begin_leaves_nothing_behind(world: World, directory: ServiceDir) -> None:
@@ -259,9 +256,9 @@ def test_a_service_that_cannot_begin_leaves_nothing_behind(world: World, directo
         other = ServiceDir(directory.path.parent / "other")
         with pytest.raises(ConfigError, match="cannot listen"):
             Service(other, settings(host="127.0.0.1", port=taken))
-        assert not other.journal.exists(), "settings of a start that failed bind nobody"
+        assert not other.record.exists(), "settings of a start that failed bind nobody"
         alive = [thread for thread in threading.enumerate() if thread.name == "h-scheduler"]
-        assert alive == [service.scheduler._thread]
+        assert alive == [service.scheduler._loop.thread]
     with Service(other, settings()) as service:
         service.scheduler.check()
 
@@ -282,7 +279,7 @@ def test_a_start_that_cannot_be_leaves_no_journal(
     assert cli.main(["serve", "--state", str(directory.path), *flags]) == 2
     printed = capsys.readouterr()
     assert why in printed.err and "Traceback" not in printed.err and not printed.out
-    assert not directory.journal.exists()
+    assert not directory.record.exists()
 
 
 @pytest.fixture
@@ -306,14 +303,14 @@ def test_sweeps_of_a_service_that_ended_its_jobs_have_ended(world: World, direct
         client.run_sweep(TABLES, "a")
         submitted(service.scheduler, "a")
     with Service(directory, settings()) as service:
-        assert service.scheduler.closed == {"a": "H-scheduler ends"}
+        assert service.scheduler.registry.closed == {"a": "H-scheduler ends"}
         wait_for(lambda: service.sweeps.has_ended("a"), TIMEOUT_S, "the end of the sweep")
 
 
 def test_a_job_whose_service_failed_is_waited_for_until_there_is_another(
     world: World, directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: EventJournal, entry: Entry) -> None:
+    def broken(self: SqliteRecord, entries: Any, *, durable: bool) -> None:
         raise AssertionError("this should never be")
 
     def attempted(*args: Any) -> Any:
@@ -332,7 +329,7 @@ def test_a_job_whose_service_failed_is_waited_for_until_there_is_another(
         waiting = threading.Thread(target=client.wait, args=(job,), daemon=True)
         waiting.start()
         with monkeypatch.context() as patch:
-            patch.setattr(EventJournal, "append", broken)
+            patch.setattr(SqliteRecord, "append", broken)
             service.scheduler.cancel("a", "one more event")
             wait_for(lambda: service.scheduler.has_ended, TIMEOUT_S, "the failure")
         wait_for(lambda: len(in_vain) >= 2 or not waiting.is_alive(), TIMEOUT_S, "the client to try again")
@@ -387,11 +384,11 @@ def test_the_jobs_of_a_trial_are_one_trial_also_when_nobody_remembers_its_tries(
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
         client.run_sweep({**TABLES, "sweep": {**TABLES["sweep"], "retries": 1}}, "a")
         submitted(service.scheduler, "a")
-        (first,) = service.scheduler.submissions("a")
+        (first,) = service.scheduler.look_ups.submissions("a")
         # One that never started is not tried again.
         wait_for(lambda: first.has_started, TIMEOUT_S, "the first try")
         service.scheduler._events.put(e.JobEnded("a-trial-1", Phase.FAILED, "it crashed"))
-        wait_for(lambda: len(service.scheduler.submissions("a")) == 2, TIMEOUT_S, "the second try")
+        wait_for(lambda: len(service.scheduler.look_ups.submissions("a")) == 2, TIMEOUT_S, "the second try")
         # Of users' own jobs two with such names are two.
         for job_id, each in (("b", spec), ("b-again-1", JobSpec(iterations=7))):
             client.submit_job(job_id, each)
@@ -442,7 +439,7 @@ def test_a_sweep_that_was_killed_takes_no_more_jobs(world: World, directory: Ser
         client.submit_job("c", JobSpec())
         assert client.cancel("jobs", "enough") == ["c"]
         client.submit_job("d", JobSpec())
-        assert [each.job_id for each in service.scheduler.submissions()] == ["a", "c", "d"]
+        assert [each.job_id for each in service.scheduler.look_ups.submissions()] == ["a", "c", "d"]
         service.leave()
     with (
         Service(directory, settings()),
@@ -493,7 +490,7 @@ def test_a_service_that_ends_ends_what_is_alive(
         for job_id in ("a", "b"):
             client.submit_job(job_id, JobSpec())
         # Its threads have come to their ends.
-        service.scheduler._jobs["a"].is_alive = False  # type: ignore[misc]
+        service.scheduler._fleet._jobs["a"].is_alive = False  # type: ignore[misc]
     assert ends == ["b"]
 
 
@@ -544,7 +541,7 @@ def test_who_submits_a_sweep_again_after_its_end_is_told(
             asked.append("watch")
             return iter(())
 
-    monkeypatch.setattr(remote, "client_of", lambda args: Client())
+    monkeypatch.setattr(sweep, "client_of", lambda args: Client())
     path = tmp_path / "sweep.toml"
     path.write_text("[sweep]\ntrials = 3\n[job]\nstretch_s = 0.01\n")
     words = ["sweep", str(path), "--state", str(tmp_path)]

@@ -48,8 +48,8 @@ def test_what_a_file_says(tmp_path):
 
 
 def test_a_setting_of_the_job_is_known_by_its_name_however_it_is_spelled():
-    spec = Spec.of({"job": {"yarn-client": "rest", "stretch": 0.5, "checkpoint-every": "5"}})
-    assert spec.job == {"yarn_client": "rest", "stretch_s": 0.5, "checkpoint_every": "5"}
+    spec = Spec.of({"job": {"member-timeout": 4.5, "stretch": 0.5, "checkpoint-every": "5"}})
+    assert spec.job == {"member_timeout_s": 4.5, "stretch_s": 0.5, "checkpoint_every": "5"}
     assert spec.job_spec({"stretch_s": 2}).stretch_s == 2.0
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from eps.spec.file import located
+from eps.spec.file import RunRequest, located
 from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import create_job_dir
 from hscheduler import cli
-from hscheduler.cli.commands import remote
+from hscheduler.cli.commands import remote, sweep
 from hscheduler.core.jobs import Phase
+from hscheduler.live.results import deliver_results
 from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import Sweep
 from hscheduler.spec import Spec
@@ -32,6 +33,9 @@ class Client:
 
     def report(self, name: str) -> tuple[dict[str, Any], bool]:
         return {}, False
+
+    def deliver(self, submission: Submission, request: RunRequest) -> None:
+        deliver_results(submission, request)
 
     def submit_job(self, job_id: str, spec: JobSpec, sweep: str) -> Submission:
         self.jobs.append((job_id, spec, sweep))
@@ -150,7 +154,7 @@ def test_a_service_is_told_of_a_sweeps_files_by_their_whole_names(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Client()
-    monkeypatch.setattr(remote, "client_of", lambda args: client)
+    monkeypatch.setattr(sweep, "client_of", lambda args: client)
     path = folder / "sweep.toml"
     path.write_text('[sweep]\ntrials = 5\n[job]\ndata = "x.csv"\n')
     monkeypatch.chdir(folder.parent)
@@ -175,7 +179,7 @@ def test_flags_that_would_have_no_effect_are_refused(
     flags: list[str], why: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client = Client()
-    monkeypatch.setattr(remote, "client_of", lambda args: client)
+    monkeypatch.setattr(sweep, "client_of", lambda args: client)
     monkeypatch.setattr(Sweep, "run", lambda sweep: pytest.fail("it was begun here"))
     path = folder / "sweep.toml"
     path.write_text('[job]\ndata = "sklearn:digits"\n[sweep]\ntrials = 1\n')

@@ -8,7 +8,7 @@ from copy import deepcopy
 import pytest
 
 from hscheduler.core import events as e
-from hscheduler.core import snapshot
+from hscheduler.core.codec import decoded, encoded
 from hscheduler.core.decisions import Grow
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Role
@@ -182,8 +182,8 @@ def test_a_snapshot_in_between_goes_on_as_the_original(policy: str) -> None:
     take(toy, "a", Role.WORKER)
     toy.send(e.NodeLeft("node1", "node h was decommissioned"))
     toy.settle()
-    taken = json.loads(json.dumps(snapshot.take(toy.scheduler)))
-    again = Toy(snapshot.restore(taken, {"_policy": POLICIES[policy]}), living=deepcopy(toy.living))
+    taken = json.loads(json.dumps(encoded(toy.scheduler)))
+    again = Toy(decoded(taken, POLICIES[policy]), living=deepcopy(toy.living))
     before, toy.faults = len(toy.commands), 0.0
     for each in (toy, again):
         each.send(e.NodeCame("node9", NODE))

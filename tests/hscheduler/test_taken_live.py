@@ -70,7 +70,7 @@ def test_a_job_elsewhere_has_longer_to_leave_what_it_brought(
 
     monkeypatch.setattr(watched.fake, "wait", wait)
     monkeypatch.setattr(watched.fake, "kill", lambda why, seconds: waited.append(seconds))
-    job = live.LiveJob("b", "sweep-b", JobSpec(workers=2, servers=1, on=on), "loss", 10, watched.said.put)
+    job = live.LiveJob("b", live.Launch("sweep-b", JobSpec(workers=2, servers=1, on=on)), "loss", 10, watched.said.put)
     job.obey(1, e.StartJob("b", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False))
     watched.next(e.JobStarted)
     watched.fake.finish()

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from hscheduler import cli
-from hscheduler.cli.commands import sweep as sweep_command
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
 
@@ -40,6 +39,7 @@ class Interrupted:
     """A sweep that Ctrl-C ends."""
 
     def __init__(self, found: dict[str, Any], has_begun: bool) -> None:
+        self.spec = Spec.of(TABLES)
         self.scheduler = SimpleNamespace(has_ended=True) if has_begun else None
         self.iterations: dict[str, int] = {}
         self.name_of = self.trial_of = self.result_of = str
@@ -63,8 +63,8 @@ def test_an_interruption_says_what_there_is(
     found = {**report, "completed": finished, "best": report["best"] if finished else None}
     running = Interrupted(found, finished is not None)
     # Whether it could be trained is not asked here.
-    monkeypatch.setattr(sweep_command, "check_sweep", lambda spec: None)
-    monkeypatch.setattr(sweep_command, "Sweep", lambda spec, policy, on_event: running)
+    monkeypatch.setattr("hscheduler.runners.check_sweep", lambda spec: None)
+    monkeypatch.setattr("hscheduler.runners.Sweep", lambda spec, policy, on_event, points: running)
     spec, target, page = tmp_path / "sweep.toml", tmp_path / "report.json", tmp_path / "page.html"
     spec.write_text(SPEC)
     assert cli.main(["sweep", str(spec), "--report", str(target), "--page", str(page)]) == 130

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from eps.cluster.yarn.rest import RestClient
+from eps.cluster.yarn.types import ClusterNode, Resource
 from eps.errors import PeerUnavailableError
 from eps.spec.job_spec import JobSpec
 from eps.system.waits import wait_for
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources, Role
-from hscheduler.live.journal import EventJournal
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
-from hscheduler.live.sweep import Sweep
 from hscheduler.live.yarn_nodes import YarnNodes, machines_of
+from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import Service, ServiceSettings
-from hscheduler.spec import ClusterSpec, Spec
+from hscheduler.spec import ClusterSpec
 from hscheduler.yarn.nodes import MISSING_S, Machine, Nodes
-from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
 from tests.hscheduler.toy import request
 from tests.hscheduler.world import World
 
-requests = pytest.importorskip("requests")
 SIZE, UNIT = Resources(4, 4096), Resources(1, 1024)
 TIMEOUT_S = 30.0
 
@@ -131,7 +131,7 @@ def test_a_scheduler_learns_of_nodes_while_it_goes_on(scheduler: LiveScheduler) 
         before = cluster.looks
         wait_for(lambda: cluster.looks > before + 2, TIMEOUT_S, "looks that nobody answers")
         assert in_use(scheduler) == ["node-1", "node-3"]
-        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.record.decisions])
+        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.timeline.decisions])
         assert told == ["node h2 was decommissioned: the cluster has 2 nodes left"]
     assert scheduler.look_at_cluster is None
 
@@ -146,7 +146,7 @@ def test_what_a_job_says_it_lost_is_not_given_back_on_the_node_that_went_with_it
         places = [c.container_id for c in scheduler.ask(lambda: scheduler.state.ledger.of_job("t1", Role.WORKER))][:3]
         scheduler._hear(e.ContainersGone("t1", tuple(places), "its container is on node h2"))
         scheduler.settle(TIMEOUT_S)
-        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.record.decisions])
+        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.timeline.decisions])
         assert told[1:] == [
             "node h2 is being decommissioned: the cluster has 1 node left",
             "t1 loses 3 workers: its container is on node h2",
@@ -154,83 +154,32 @@ def test_what_a_job_says_it_lost_is_not_given_back_on_the_node_that_went_with_it
         cluster.machines = (machine(1), machine(2))
         nodes.look()
         scheduler.settle(TIMEOUT_S)
-        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.record.decisions])
+        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.timeline.decisions])
         assert told[3] == "t1 gets 3 workers again, which the cluster took (its container is on node h2)"
 
 
-def answer_with(rm: FakeResourceManager, *machines: tuple[str, str]) -> None:
-    size = {"usedMemoryMB": 1024, "availMemoryMB": 3072, "usedVirtualCores": 1, "availableVirtualCores": 3}
-    rm.answers["GET nodes"] = (
-        200,
-        {"nodes": {"node": [{"id": id_, "state": state, **size} for id_, state in machines]}},
-    )
-
-
 def test_a_service_goes_on_with_the_nodes_that_it_began_with_whatever_there_is_by_now(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path
 ) -> None:
-    directory = ServiceDir(tmp_path / "service")
+    directory, cluster = ServiceDir(tmp_path / "service"), Cluster(machine(1), machine(2))
     yarn = {"on": "yarn", "memory_mb": "1024", "vcores": "1"}
-    with resourcemanager() as rm:
-        conf = tmp_path / "conf"
-        conf.mkdir()
-        address = rm.url.removeprefix("http://")
-        value = f"<name>yarn.resourcemanager.webapp.address</name><value>{address}</value>"
-        (conf / "yarn-site.xml").write_text(f"<configuration><property>{value}</property></configuration>")
-        monkeypatch.setenv("HADOOP_CONF_DIR", str(conf))
-        answer_with(rm, ("h1:1", "RUNNING"), ("h2:1", "RUNNING"))
-        with Service(directory, ServiceSettings(nodes=2, vcores=4, memory="4096MiB", job_settings=yarn)) as service:
-            assert service._nodes is not None
-            service.leave()
-        answer_with(rm, ("h1:1", "RUNNING"), ("h2:1", "DECOMMISSIONED"), ("h3:1", "RUNNING"), ("h4:1", "RUNNING"))
-        # What hscheduler serve --on yarn finds by now.
-        with Service(directory, ServiceSettings(nodes=3, vcores=4, memory="4096MiB", job_settings=yarn)) as service:
-            assert service._nodes is not None
-            service._nodes.look()
-            service.scheduler.settle(TIMEOUT_S)
-            assert in_use(service.scheduler) == ["node-1", "node-2", "node-3"]
-            service.leave()
-    with EventJournal(directory.journal) as journal:
-        assert [entry.event for entry in journal.entries()] == [e.NodeCame("node-3", SIZE)]
-        assert journal.header is not None and list(journal.header.nodes) == ["node-1", "node-2"]
+    settings = ServiceSettings(nodes=2, vcores=4, memory="4096MiB", job_settings=yarn)
+    with Service(directory, settings, machines=cluster) as service:
+        service.leave()
+    cluster.machines = (machine(1), machine(2, "DECOMMISSIONED"), machine(3), machine(4))
+    # What the cluster has by now.
+    with Service(directory, replace(settings, nodes=3), machines=cluster) as service:
+        assert service._nodes is not None
+        service._nodes.look()
+        service.scheduler.settle(TIMEOUT_S)
+        assert in_use(service.scheduler) == ["node-1", "node-2", "node-3"]
+        service.leave()
+    with closing(SqliteRecord(directory.record)) as record:
+        assert [entry.event for entry in record.entries()] == [e.NodeCame("node-3", SIZE)]
+        assert record.header is not None and list(record.header.nodes) == ["node-1", "node-2"]
 
 
 def test_machines_are_told_with_their_state_and_all_that_they_have() -> None:
-    with resourcemanager() as rm:
-        answer_with(rm, ("h1:1", "UNHEALTHY"))
-        client = RestClient(rm.conf)
-        assert machines_of(client) == [machine(1, "UNHEALTHY")]
-        client.close()
-
-
-class Watching:
-    """Stands in for what looks at a cluster."""
-
-    def __init__(self, told: list[str]) -> None:
-        self.told = told
-
-    def __enter__(self) -> Watching:
-        self.told.append("looks")
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.told.append("looks no more")
-
-
-@pytest.mark.parametrize("on", ["yarn", "local"])
-def test_a_sweep_looks_at_a_cluster_for_as_long_as_it_has_jobs_there(
-    on: str, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(YarnNodes, "of_environment", lambda scheduler, cluster: Watching(told))
-    tables = {"sweep": {"trials": 1, "algorithm": "random"}, "job": {"on": on, "workers": 2, "servers": 1}}
-    running = Sweep(Spec.of(tables), "static")
-    thread = threading.Thread(target=running.run, daemon=True)
-    thread.start()
-    wait_for(lambda: bool(world.watchers), TIMEOUT_S, "the trial's start")
-    assert told == (["looks"] if on == "yarn" else [])
-    assert running.scheduler is not None
-    running.scheduler._events.put(e.JobEnded("trial-1", Phase.FINISHED, loss=0.5))
-    thread.join(TIMEOUT_S)
-    assert not thread.is_alive()
-    assert told == (["looks", "looks no more"] if on == "yarn" else [])
+    node = ClusterNode("h1:1", "", Resource(4096, 4), Resource(1024, 1), (), 1, "UNHEALTHY")
+    yarn: Any = SimpleNamespace(nodes=lambda states: [node])
+    assert machines_of(yarn) == [machine(1, "UNHEALTHY")]

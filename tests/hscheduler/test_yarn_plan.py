@@ -8,9 +8,8 @@ import random
 import pytest
 
 from hscheduler.core.resources import Resources
-from hscheduler.yarn.facts import Facts
-from hscheduler.yarn.plan import make_plan, waits
-from hscheduler.yarn.snapshot import Application, Ask, Plan, Queue, Snapshot, User
+from hscheduler.yarn.plan import Facts, make_plan, waits
+from hscheduler.yarn.wire import Application, Ask, Plan, Queue, Snapshot, User
 from tests.hscheduler.yarn_world import SIZE, container, facts, running, snapshot, waiting
 
 TAGS = ("eps.workers=2", "eps.servers=1", "eps.worker=1024x1", "eps.server=1024x1")
@@ -128,7 +127,7 @@ def test_job_that_has_not_started_is_made_room_for_whatever_members_it_has() -> 
     starts = dataclasses.replace(running(2, {"n2:1": 1}), asks=(Ask(False, 1, SIZE),))
     told = facts(starts, feedback=False, may_shrink=False)
     plan = planned(snapshot(job, starts), (job, facts(job)), (starts, dataclasses.replace(told, starting=True)))
-    assert (len(plan.takes), plan.taker) == (1, starts.application_id)
+    assert len(plan.takes) == 1 and plan.sentences[0].startswith(starts.application_id)
     assert not planned(snapshot(job, starts), (job, facts(job)), (starts, told)).takes
 
 
@@ -256,6 +255,17 @@ def test_full_queue_is_a_lack_of_room_that_only_its_own_jobs_can_mend() -> None:
     plan = planned(snapshot(other, waiting(2), free=room, queues=(full,)), (other, facts(other)))
     assert plan.takes == ()
     assert "infeasible" in plan.sentences[0]
+
+
+def test_nothing_is_taken_from_a_queue_from_which_yarn_itself_preempts() -> None:
+    fought, own = running(1, {"n1:1": 4}, queue="batch"), running(3, {"n1:1": 3})
+    queues = tuple(Queue(name, "", Resources(0, 0), Resources(0, 0), name != "batch") for name in ("batch", "eps"))
+    plan = planned(snapshot(fought, own, waiting(2), queues=queues), (fought, facts(fought)), (own, facts(own)))
+    assert plan.takes == (container(3, 4),)
+    assert plan.sentences[0].startswith("nothing is taken from queue batch: YARN's own preemption may take from it")
+    assert "disable_preemption to true" in plan.sentences[0]
+    plan = planned(snapshot(fought, waiting(2), queues=queues), (fought, facts(fought)))
+    assert plan.takes == () and len(plan.sentences) == 2
 
 
 def test_where_there_is_room_nobody_gives() -> None:

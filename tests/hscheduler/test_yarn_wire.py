@@ -8,9 +8,12 @@ import random
 import pytest
 
 from hscheduler.core.resources import Resources
-from hscheduler.yarn.snapshot import Plan, Queue, User
 from hscheduler.yarn.wire import (
+    Plan,
+    Queue,
+    User,
     WireError,
+    digest_of,
     parse_plan,
     parse_snapshot,
     plan_text,
@@ -49,7 +52,7 @@ def test_what_belongs_to_an_application_comes_anywhere_behind_it() -> None:
 
 def test_text_is_as_the_plugin_knows_it() -> None:
     assert plan_text(Plan("life", 12, ("c_1",), (), ("a b",))) == (
-        b"hscheduler-plan\t1\nat\tlife\nat\t12\ntake\tc_1\nsay\ta+b\nend\n"
+        b"hscheduler-plan\t2\nat\tlife\nat\t12\ntake\tc_1\nsay\ta+b\nend\n"
     )
 
 
@@ -82,12 +85,12 @@ def test_what_is_damaged_is_read_or_refused_with_a_sentence(text: bytes) -> None
     [
         b"",
         b"end\n",
-        b"hscheduler-yarn\t2\tlife\t1\ttrue\nend\n",
-        b"hscheduler-yarn\t1\tlife\t1\tyes\nend\n",
-        b"hscheduler-yarn\t1\tlife\t1\ttrue\nnode\tn1\nend\n",
-        b"hscheduler-yarn\t1\tlife\t1\ttrue\nother\tn1\nend\n",
-        b"hscheduler-yarn\t1\tlife\t1\ttrue\nask\tapp\tmaster\t1\t1\t1\t\nend\n",
-        b"hscheduler-yarn\t1\tlife\t1\ttrue\n" + 2 * b"app\ta\tn\tRUNNING\tq\tu\t0\t0\t\th\t1\t\n" + b"end\n",
+        b"hscheduler-yarn\t7\tlife\t1\ttrue\nend\n",
+        b"hscheduler-yarn\t2\tlife\t1\tyes\nend\n",
+        b"hscheduler-yarn\t2\tlife\t1\ttrue\nnode\tn1\nend\n",
+        b"hscheduler-yarn\t2\tlife\t1\ttrue\nother\tn1\nend\n",
+        b"hscheduler-yarn\t2\tlife\t1\ttrue\nask\tapp\tmaster\t1\t1\t1\t\nend\n",
+        b"hscheduler-yarn\t2\tlife\t1\ttrue\n" + 2 * b"app\ta\tn\tRUNNING\tq\tu\t0\t0\t\th\t1\t\n" + b"end\n",
     ],
 )
 def test_what_is_no_snapshot_is_refused(text: bytes) -> None:
@@ -96,8 +99,9 @@ def test_what_is_no_snapshot_is_refused(text: bytes) -> None:
 
 
 def test_proofs_depend_on_all_that_they_are_of() -> None:
-    request = proof_of_request(b"secret", b"body")
-    assert request not in {proof_of_request(b"other", b"body"), proof_of_request(b"secret", b"bodx")}
+    request = proof_of_request(b"secret", digest_of(b"body"))
+    others = {proof_of_request(b"other", digest_of(b"body")), proof_of_request(b"secret", digest_of(b"bodx"))}
+    assert request not in others
     answer = proof_of_answer(b"secret", request, b"plan")
     assert answer not in {
         request,

@@ -8,7 +8,7 @@ from typing import Any
 
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
-from hscheduler.live.places import Seat
+from hscheduler.live.job_state import Seat
 
 ITERATIONS = 40
 STEP = 5

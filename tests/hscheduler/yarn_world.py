@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hscheduler.core.resources import Resources, Role
-from hscheduler.yarn.facts import Facts
-from hscheduler.yarn.snapshot import Application, Ask, Held, Node, Queue, Snapshot, User
+from hscheduler.yarn.plan import Facts
+from hscheduler.yarn.wire import Application, Ask, Held, Node, Queue, Snapshot, User
 
 SIZE = Resources(1, 1024)
 MASTER = Resources(1, 512)

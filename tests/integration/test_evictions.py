@@ -105,7 +105,7 @@ def test_what_is_taken_from_a_job_of_a_scheduler_is_given_back_by_the_scheduler(
         job.close()
         slow.hurry()
         scheduler.wait(submission, TIMEOUT_S)
-        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.record.decisions])
+        told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.timeline.decisions])
         assert scheduler.leaked() == 0
     report = submission.report
     assert report is not None and report["model_sha256"] == undisturbed["model_sha256"]

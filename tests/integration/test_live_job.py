@@ -11,7 +11,7 @@ from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Resources, Role
-from hscheduler.live.job import LiveJob
+from hscheduler.live.job import Launch, LiveJob
 
 pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
 
@@ -25,7 +25,7 @@ def containers(**roles: Role) -> tuple[Container, ...]:
 def test_a_growth_that_is_taken_back_leaves_the_job_as_it_was(home: Path) -> None:
     said: SimpleQueue[e.Event] = SimpleQueue()
     spec = JobSpec(data="sklearn:digits", model="softmax", iterations=150, stretch_s=0.002, workers=2, servers=1)
-    job = LiveJob("a", "a", spec, "loss", 10, said.put)
+    job = LiveJob("a", Launch("a", spec), "loss", 10, said.put)
     try:
         job.obey(1, e.StartJob("a", containers(c1=Role.WORKER, c2=Role.WORKER, c3=Role.SERVER), False))
         while not isinstance(said.get(timeout=TIMEOUT_S), e.JobStarted):

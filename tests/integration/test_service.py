@@ -13,7 +13,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerStub
+from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from tests.fakes.slow_model import SlowModel
@@ -167,12 +168,12 @@ def test_jobs_outlive_a_service_that_is_killed_and_are_taken_up(served: Served, 
 
 
 def client_name(served: Served, job_id: str) -> str:
-    """Return the name of a job under EPS_HOME, from the journal: nobody is there to be asked."""
-    for line in (served.directory / "journal.jsonl").read_text().splitlines():
-        record = json.loads(line)["record"]
-        if record.get("event", {}).get("event") == "JobSubmitted" and record["event"]["request"]["job_id"] == job_id:
-            return str(record["beside"]["name"])
-    raise AssertionError(f"{job_id} is not in the journal")
+    """Return the name of a job under EPS_HOME, from the record: nobody is there to be asked."""
+    with closing(SqliteRecord(served.directory / "record.sqlite")) as record:
+        for entry in record.entries():
+            if isinstance(entry.event, e.JobSubmitted) and entry.event.job_id == job_id:
+                return str(entry.beside["name"])
+    raise AssertionError(f"{job_id} is not in the record")
 
 
 def test_a_sweep_goes_on_without_its_client_and_after_its_service_was_killed(served: Served, capsys: Any) -> None:
@@ -191,7 +192,7 @@ def test_a_sweep_goes_on_without_its_client_and_after_its_service_was_killed(ser
     assert {trial["phase"] for trial in report["trials"]} <= {"finished", "killed"}
     assert report["best"]["point"] in [trial["point"] for trial in report["trials"]]
     assert any("finished" in text for text in texts)
-    # The same from the running service, and from its journal when it is gone.
+    # The same from the running service, and from its record when it is gone.
     state = ["--state", str(served.directory)]
     assert cli.main(["results", "digits", "--csv", *state]) == 0
     running = capsys.readouterr().out
@@ -228,7 +229,7 @@ def test_a_service_that_is_told_to_stop_leaves_its_jobs_for_the_next(served: Ser
     with served.client() as client:
         job = client.submit_job("job-1", lasting(slow))
         wait_for(lambda: client.job("job-1")["iteration"] > 0, TIMEOUT_S, "the job to iterate")
-        with Job.find(client_name(served, "job-1")) as found:
+        with Job.find(client.job("job-1")["name"]) as found:
             # Its containers are what the scheduler granted: a user cannot take more behind its back.
             with pytest.raises(
                 PlanError, match=r"add-workers: only H-scheduler [0-9a-f]+ changes the size of this job"
@@ -323,7 +324,7 @@ def test_a_service_has_a_page_and_metrics(tmp_path: Path) -> None:
     served.end(signal.SIGKILL)
     served.start()
     with served.client() as client:
-        # What it counted it counts from its journal, too.
+        # What it counted it counts from its record, too.
         assert [each["phase"] for each in client.jobs()[0]] == ["finished"]
     served.end(signal.SIGINT)
 

@@ -134,7 +134,7 @@ def test_a_scheduler_of_ones_own_stays_open() -> None:
             trials = HTrials(scheduler, parallelism=2)
             search(trials, max_evals=1)
         assert scheduler.leaked() == 0
-        assert len(scheduler.record.trials) == 2
+        assert len(scheduler.registry.timeline.trials) == 2
 
 
 def test_what_cannot_work_is_said() -> None:

@@ -55,7 +55,7 @@ def test_a_job_that_crashed_is_tried_again(home: Path, retries: int, jobs: int) 
         with nullcontext() if retries else pytest.raises(TrainingError, match="failed"):
             search(trials, lambda point: eps.run(**long, **point)["metrics"]["train_loss"], max_evals=1)
         names = trials._dynamic_trials[0]["misc"]["jobs"]
-        assert len(names) == jobs and set(names) == set(scheduler.record.trials)
+        assert len(names) == jobs and set(names) == set(scheduler.registry.timeline.trials)
         assert scheduler.leaked() == 0
 
 
@@ -189,7 +189,7 @@ def test_a_process_that_crashes_is_a_failed_trial_and_its_job_ends(home: Path, t
         trials = HTrials(scheduler, parallelism=2, points_to_evaluate=points, processes=True)
         assert search(trials, objective, max_evals=0, catch_eval_exceptions=True) == {"learning_rate": 0.1}
         assert scheduler.leaked() == 0
-        (job,) = scheduler.record.trials.values()
+        (job,) = scheduler.registry.timeline.trials.values()
     crashed, other = trials._dynamic_trials
     assert (crashed["state"], other["state"]) == (hyperopt.JOB_STATE_ERROR, hyperopt.JOB_STATE_DONE)
     assert "was ended by SIGKILL" in crashed["misc"]["error"][1]

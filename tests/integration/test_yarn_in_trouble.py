@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import eps
-from eps.cluster.yarn.application import ENDED_FILE, RESULTS, STATE
+from eps.cluster.yarn.application import ENDED_FILE, PAGE_FILE, RESULTS, STATE
 from eps.cluster.yarn.attempt import SUPERSEDED
 from eps.cluster.yarn.resources import Timing
 from eps.cluster.yarn.types import Resource
@@ -78,8 +78,8 @@ def everybody_is_used(yarn: RunningYarn, size: int) -> None:
     def used() -> bool:
         members = {member["container"] for member in yarn.job.status()["members"]}
         with yarn.lock:
-            granted = {f"container-{each.grant.number:04d}" for each in yarn.containers.values()}
-        return len(members) == size and granted == members and not yarn.asks
+            everyone_runs = yarn.started() == members and len(yarn.containers) == size
+            return everyone_runs and not yarn.outstanding()
 
     wait_for(used, PATIENCE_S, "each container to be somebody's")
 
@@ -114,6 +114,10 @@ def test_the_master_of_a_submitted_job_brings_to_hdfs_what_goes_there_and_nothin
         report = yarn.report()
         assert json.loads(hdfs.find("/results/r.json").content) == report
     assert not (tmp_path / "m.npz").exists()
+    # What tells how it went, whatever becomes of its client.
+    page = (yarn.shared / RESULTS / PAGE_FILE).read_text()
+    assert f"<h1>{yarn.job.name}: finished</h1>" in page and 'href="report.json"' in page and "refresh" not in page
+    assert "M " in (yarn.shared / RESULTS / "master.log").read_text()
 
 
 def test_a_master_killed_in_every_phase_of_every_plan_changes_no_bit_and_leaks_no_container(
@@ -140,8 +144,7 @@ def test_a_master_killed_in_every_phase_of_every_plan_changes_no_bit_and_leaks_n
     killed = of_each * (len(OPERATIONS) + 1)
     wait_for(lambda: status_of(yarn).get("generation") == 1 + killed, PATIENCE_S, "a job master that stays")
     with yarn.lock:
-        number = min(each.grant.number for each in yarn.containers.values())
-        yarn.preempt(number)
+        yarn.preempt(min(yarn.started()))
     wait_for(lambda: sprung("drain") == of_each, PATIENCE_S, "the traps of the drain")
     everybody_is_used(yarn, 4)
     report = yarn.report()

@@ -333,6 +333,15 @@ def test_generation_of_a_master_that_could_log_nothing_is_not_used_again(
     assert [each.status()["generation"] for each in (rig.master, lost, again)] == [1, 2, 3]
 
 
+def test_master_that_takes_over_asks_for_the_containers_that_its_log_has_seen_running(rig: Rig) -> None:
+    assert rig.resources.known == {}
+    rig.master._job.step(e.ContainerLaunched("container-0001", 17))
+    again, resources = rig.next_master(None)
+    again._job.log.close()
+    resources.close()
+    assert resources.known == {"container-0001": 17}
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_generation_of_a_first_master_that_could_log_nothing_is_not_used_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shared: bool

@@ -54,7 +54,7 @@ def everything(home: Path) -> list[str]:
 COMMANDS = [
     *(("eps", words) for words in ("list", "status a", "logs a", "kill a", "add-workers a 1", "cancel a")),
     *(("eps", words) for words in ("resume a", "prune --all", "run --data sklearn:iris --model softmax")),
-    *(("hscheduler", words) for words in ("jobs", "why a", "kill a", "serve", "sweeps", "yarn-queue")),
+    *(("hscheduler", words) for words in ("jobs", "why a", "kill a", "serve", "sweeps")),
 ]
 
 

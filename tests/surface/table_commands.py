@@ -88,6 +88,10 @@ MORE_FLAGS = (
     Flag("--memory-mb", "1024,server=2048", "1024,server=2048", "little", "1024,master=512"),
     Flag("--vcores", "1,server=2", "1,server=2", "0", "1"),
     Flag("--queue", "research", "research", default="default"),
+    Flag("--priority", "3", 3, "-2", -1),
+    Flag("--lifetime", "3600", 3600.0, "-1", 0.0),
+    Flag("--acl", "view=ann,bob", ["view=ann,bob"], "read=ann", ()),
+    Flag("--resource", "worker=yarn.io/gpu=1", ["worker=yarn.io/gpu=1"], "yarn.io/gpu", ()),
     Flag("--tags", "a,b", "a,b", ",", ""),
     Flag("--label", "worker=transient", "worker=transient", "clerk=transient", ""),
     Flag("--python", "env.tar.gz", "env.tar.gz", default=""),
@@ -192,10 +196,9 @@ HSCHEDULER_LINES = (
     ),
     Line("submit {missing} --name j --sweep s --wait --state {folder} --scheduler {closed}", 2, "{missing}"),
     Line(
-        "yarn-plugin --secret-file {missing} --listen 127.0.0.1:0 --queue a --queue b --feedback-iteration 50 "
-        "--staging hdfs:///staging --resource-manager http://{closed}",
-        4,
-        "{closed}",
+        "yarn-plugin --secret-file {folder}/secret --listen 0.0.0.0:0 --feedback-iteration 50 --staging hdfs://nn/staging",
+        2,
+        "0.0.0.0:0",
     ),
     Line("--version", 0),
 )

@@ -7,11 +7,11 @@ import os
 
 import pytest
 
-from eps.cluster.yarn.clients import client_kind, open_client
+from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.rest import RestClient
 from eps.cluster.yarn.types import ALL_STATES, Launch, Resource, Submission
-from eps.errors import ConfigError, EpsError, JobNotFoundError
+from eps.errors import EpsError, JobNotFoundError
 from eps.hadoop.conf import environment_configuration
 from tests.yarn.unmanaged import wait_until
 
@@ -19,11 +19,17 @@ from tests.yarn.unmanaged import wait_until
 WAITS = Submission("a client's test", Launch("elsewhere"), Resource(128, 1), tags=("Kept",), unmanaged=True)
 
 
+def opened(kind: str) -> Client:
+    """Return Hadoop's own client, as an application master has it, or that of who is outside."""
+    from eps.cluster.yarn.hadoop.client import HadoopClient
+    from eps.hadoop.session import HadoopSession
+
+    return HadoopClient(HadoopSession()) if kind == "master" else YarnClient(environment_configuration())
+
+
 def contract(kind: str) -> None:
     """Submit, ask after and end an application, and look at the cluster."""
-    conf = environment_configuration()
-    client = open_client(conf, kind)
-    assert type(client).__name__ == {"java": "HadoopClient", "rest": "RestClient"}[client_kind(conf, kind)]
+    client = opened(kind)
     try:
         assert client.user == os.environ.get("HADOOP_USER_NAME", getpass.getuser())
         # A cluster that asks for no proof gives none.
@@ -63,8 +69,7 @@ def _label(client: Client) -> None:
     application = client.new_application()
     client.submit(application, Submission("labelled", Launch("true"), Resource(128, 1), label="transient"))
     client.kill(application)
-    rest = open_client(environment_configuration(), "rest")
-    assert isinstance(rest, RestClient)
+    rest = RestClient(environment_configuration())
     try:
         found = rest.look(f"apps/{application}", "a test")["app"]
     finally:
@@ -73,17 +78,15 @@ def _label(client: Client) -> None:
 
 
 def _refused(kind: str) -> None:
-    client = open_client(environment_configuration(), kind)
+    client = opened(kind)
     with pytest.raises(EpsError) as found:
         client.submit(client.new_application(), Submission("x", Launch("true"), Resource(900_000, 1)))
     assert "\n" not in str(found.value) and "memory" in str(found.value)
     client.close()
-    with pytest.raises(ConfigError, match="must be one of auto, java, rest"):
-        open_client(environment_configuration(), "c")
 
 
 def _cluster(kind: str) -> None:
-    client = open_client(environment_configuration(), kind)
+    client = opened(kind)
     nodes = client.nodes()
     assert [node.node.partition(":")[0] for node in nodes] == ["127.0.0.11", "127.0.0.12", "127.0.0.13"]
     assert all(node.capacity == Resource(4096, 4) for node in nodes)

@@ -12,9 +12,8 @@ import pytest
 from eps.cli import main
 from eps.cluster.devcluster.settings import MASTER_ADDRESS
 from eps.cluster.yarn.advice import CHECK_FILES
-from eps.cluster.yarn.rest import RestClient
+from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.types import Submission
-from eps.storage.jobdir import find_job
 from eps.storage.locations import RemotePath, open_storage, write_public
 from hscheduler.cli import main as hscheduler
 from tests.yarn.hadoop import Hadoop
@@ -63,9 +62,8 @@ def test_what_no_cluster_can_do_is_said_before_anything_is_done(refused: Refused
         assert said.startswith("eps: ") and said.count("\n") == 1 and sentence in said, said
 
 
-@pytest.mark.parametrize("shape", ["applications", "one-application"])
 def test_a_sweep_of_which_yarn_takes_no_trial_is_refused_before_any_begins(
-    on_yarn: Hadoop, tmp_path: Path, capsys: pytest.CaptureFixture[str], shape: str
+    on_yarn: Hadoop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for size, setting, sentence in (
         (
@@ -80,7 +78,7 @@ def test_a_sweep_of_which_yarn_takes_no_trial_is_refused_before_any_begins(
         file = tmp_path / "sweep.toml"
         job = f'[job]\ndata = "sklearn:digits"\nmodel = "softmax"\n{setting}\n'
         file.write_text(f'[cluster]\ncontainer_memory = "{size}"\n[sweep]\ntrials = 1\n{job}')
-        assert hscheduler(["sweep", str(file), "--on", "yarn", "--as", shape]) == 2
+        assert hscheduler(["sweep", str(file), "--on", "yarn"]) == 2
         said = capsys.readouterr()
         assert not said.out and said.err.count("\n") == 1 and sentence in said.err, said
 
@@ -140,9 +138,7 @@ def test_a_start_that_fails_brings_its_reason_and_its_log(refused: Refused) -> N
     assert reason.startswith("eps: job 'fails' failed: its application master ended with exit code 127: "), said
     assert "/nowhere/python" in reason and "No such file or directory" in reason
     assert "the setting python must name an interpreter with EPS's packages on every node" in reason
-    # Nobody asked for it.
-    logs = [path.read_text() for path in find_job("fails").logs.glob("master*")]
-    assert any("/nowhere/python" in text for text in logs), logs
+    assert "what its containers wrote: yarn logs -applicationId application_" in said
 
 
 @pytest.mark.every_fault
@@ -154,14 +150,14 @@ def test_an_archive_that_nodes_cannot_bring_is_named(
     """It was there when the job was submitted, and nobody had looked into it."""
     folder = RemotePath.parse(f"hdfs:///envs/{tmp_path.name}")
     write_public(folder / "env.tar.gz", b"nothing of the kind")
-    submit = RestClient.submit
+    submit = YarnClient.submit
 
-    def submit_late(self: RestClient, application_id: str, submission: Submission) -> None:
+    def submit_late(self: YarnClient, application_id: str, submission: Submission) -> None:
         open_storage(folder).remove("env.tar.gz")
         submit(self, application_id, submission)
 
     if why == "gone":
-        monkeypatch.setattr(RestClient, "submit", submit_late)
+        monkeypatch.setattr(YarnClient, "submit", submit_late)
     name = f"unbrought-{secrets.token_hex(3)}"
     said = refused(1, f"--name={name}", f"--python={folder}/env.tar.gz")
     reason = said.splitlines()[0]

@@ -8,6 +8,6 @@ from tests.yarn import clients
 from tests.yarn.in_java import InJava
 
 
-@pytest.mark.parametrize("kind", ["java", "rest"])
+@pytest.mark.parametrize("kind", ["master", "outside"])
 def test_a_client_keeps_the_contract(kind: str, java: InJava) -> None:
     java(clients.contract, kind)

@@ -18,12 +18,11 @@ import eps
 from eps.core.reconfig import Operation, Phase
 from eps.errors import EpsError, PlanError
 from eps.job.client import Job
-from eps.storage.atomic import read_json
 from eps.system.waits import wait_for
 from tests.fakes.slow_model import SlowModel
 from tests.processes import kill_all
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
-from tests.yarn.test_jobs_on_yarn import application_of, hosts_of, master_of, reach
+from tests.yarn.test_jobs_on_yarn import application_of, hosts_of, master_host, master_of, reach
 from tests.yarn.trapped_am import interpreter
 from tools.chaos.trap import MASTER, MASTER_LATE
 
@@ -99,7 +98,7 @@ def everybody_is_used(hadoop: Hadoop, job: Job, size: int) -> None:
 
 def node_to_lose(job: Job) -> str:
     """Return the node with the most workers, then the most members, of those on which the job master is not."""
-    master = (read_json(job.directory.master_json) or {})["host"]
+    master = master_host(job)
     there = [(member["host"], member["name"].startswith("worker")) for member in job.status()["members"]]
     hosts = sorted({host for host, _ in there} - {master})
     return max(hosts, key=lambda host: (there.count((host, True)), there.count((host, False))))
@@ -185,7 +184,7 @@ def test_members_of_a_node_whose_nodemanager_was_killed_end_themselves(
     on_yarn: Hadoop, begin: Begin, slow: SlowModel, undisturbed: dict[str, Any]
 ) -> None:
     job = begin("orphans")
-    master = (read_json(job.directory.master_json) or {})["host"]
+    master = master_host(job)
     node = next(host for host in sorted(hosts_of(job)) if host != master)
     lost = [member for member in job.status()["members"] if member["host"] == node]
     orphans = on_yarn.containers(node)
@@ -241,7 +240,7 @@ def test_a_master_whose_nodemanager_was_killed_makes_way_for_the_next(
 ) -> None:
     """It goes on, an orphan, until YARN misses the node; the next attempt comes after that."""
     job = begin("orphan-master")
-    orphan, node = master_of(job), (read_json(job.directory.master_json) or {})["host"]
+    orphan, node = master_of(job), master_host(job)
     on_yarn.kill(on_yarn.daemon_of(node))
     try:
         wait_for(lambda: not orphan.is_alive(), PATIENCE_S, "the master of the lost node to end itself")
@@ -257,7 +256,7 @@ def test_a_master_whose_node_hung_wakes_and_harms_nothing(
     on_yarn: Hadoop, begin: Begin, slow: SlowModel, undisturbed: dict[str, Any]
 ) -> None:
     job = begin("wakes")
-    hung, node = master_of(job), (read_json(job.directory.master_json) or {})["host"]
+    hung, node = master_of(job), master_host(job)
     struck = on_yarn.strike_node(node, signal.SIGSTOP)
     try:
         wait_for(lambda: status_of(job).get("generation") == 2, PATIENCE_S, "the next job master")

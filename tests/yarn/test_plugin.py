@@ -12,16 +12,12 @@ from typing import Any
 
 import pytest
 
-from eps.errors import ConfigError
 from hscheduler.core.resources import Role
-from hscheduler.yarn.endpoint import PluginServer
-from hscheduler.yarn.facts import Facts
-from hscheduler.yarn.plan import make_plan
-from hscheduler.yarn.preemption import check_preemption
-from hscheduler.yarn.secret import secret_of
-from hscheduler.yarn.snapshot import Application, Plan, Snapshot
+from hscheduler.yarn.endpoint import PluginServer, secret_of
+from hscheduler.yarn.plan import Facts, make_plan
+from hscheduler.yarn.wire import Application, Plan, Snapshot
 from tests.yarn.hadoop import Hadoop
-from tests.yarn.plugin import Plugin
+from tests.yarn.plugin import Plugin, unfought
 
 MEMBER_MB = MASTER_MB = 1024
 RELEASED, PREEMPTED = "-100", "-102"
@@ -88,7 +84,9 @@ class Planned:
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Return what Algorithm 1 says, and a job master's container."""
         job = next(a for a in snapshot.applications if a.application_id == self._giver)
-        plan = make_plan(snapshot, {self._giver: Facts(True, roles_of(job))})
+        facts = {self._giver: Facts(True, roles_of(job))}
+        assert "nothing is taken from queue root.default: YARN's own" in make_plan(snapshot, facts).sentences[0]
+        plan = make_plan(unfought(snapshot), facts)
         self.taken.update(plan.takes)
         return dataclasses.replace(plan, takes=(self._master, *plan.takes))
 
@@ -142,9 +140,3 @@ def test_waiting_job_starts_with_what_another_is_asked_for_natively(
     log = hadoop.log("resourcemanager")
     assert f"H-scheduler takes back [{asked[0]}]: {first.application_id} (first) waits for its job master" in log
     assert f"{killed[0]} was not given back within 2000 ms: it is killed" in log
-
-
-def test_queue_that_yarn_itself_preempts_from_is_refused(hadoop: Hadoop) -> None:
-    told = hadoop.rest("/ws/v1/cluster/scheduler")
-    with pytest.raises(ConfigError, match=r"yarn\.scheduler\.capacity\.root\.batch\.disable_preemption to true"):
-        check_preemption(["batch"], told)

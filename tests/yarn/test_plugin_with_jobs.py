@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,17 +14,16 @@ from eps.hadoop.conf import environment_configuration
 from eps.job.client import Job
 from eps.job.yarn.elsewhere import StagedJobs
 from eps.system.waits import wait_for
-from hscheduler.live.yarn_facts import MasterFacts, Masters
-from hscheduler.yarn.endpoint import PluginServer, planner_with
-from hscheduler.yarn.secret import secret_of
-from hscheduler.yarn.snapshot import Plan, Snapshot
+from hscheduler.yarn.endpoint import PluginServer, secret_of
+from hscheduler.yarn.masters import AskedMasters, Masters
+from hscheduler.yarn.plan import make_plan
+from hscheduler.yarn.wire import Plan, Snapshot
 from tests.yarn.hadoop import PATIENCE_S, Hadoop
-from tests.yarn.plugin import Plugin
+from tests.yarn.plugin import Plugin, unfought
 from tests.yarn.test_jobs_on_yarn import JOB, application_of, reach
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
-MAIN = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
 FEEDBACK = 5
 #: Of 12 cores the first takes 11 (its master one, five members two each), and the second needs five.
 MEMBERS_OF_TWO = {**JOB, "servers": 1, "splits": 8, "vcores": "2,master=1"}
@@ -39,7 +35,7 @@ class Patient:
     """A planner by which nothing is killed, however slow the machine is: what is marked stays so, and is spared."""
 
     def __init__(self, masters: Masters) -> None:
-        self._planner = planner_with(MasterFacts(FEEDBACK, masters.status))
+        self._asked = AskedMasters(FEEDBACK, masters.status)
         self.taken: set[str] = set()
 
     def __call__(self, snapshot: Snapshot) -> Plan:
@@ -52,7 +48,8 @@ class Patient:
             )
             for application in snapshot.applications
         )
-        plan = self._planner(dataclasses.replace(snapshot, applications=applications))
+        told = self._asked.facts(applications)
+        plan = make_plan(unfought(dataclasses.replace(snapshot, applications=applications)), told)
         spares = tuple(sorted(self.taken))
         self.taken.update(plan.takes)
         return dataclasses.replace(plan, spares=spares)
@@ -105,18 +102,3 @@ def test_a_job_gives_what_another_needs_to_start_and_has_it_back_afterwards(
     # What it had computed until then has the bits of a job that nobody disturbed.
     alone = eps.run(**{**GIVES, "name": "alone", "iterations": len(losses) - 1, "stretch_s": 0.0})
     assert losses_of(alone["history"])[: len(losses)] == losses
-
-
-def test_command_that_answers_the_plugin_refuses_a_queue_that_yarn_preempts_from(
-    on_yarn: Hadoop, tmp_path: Path
-) -> None:
-    words = ["yarn-plugin", "--listen", "127.0.0.1:0", "--secret-file", str(tmp_path / "secret"), "--queue", "default"]
-    told = subprocess.run(
-        [sys.executable, "-c", MAIN, *words],
-        capture_output=True,
-        text=True,
-        env=on_yarn.env,
-        timeout=PATIENCE_S,
-    )
-    assert told.returncode == 2 and "Traceback" not in told.stderr
-    assert "set yarn.scheduler.capacity.root.default.disable_preemption to true" in told.stderr

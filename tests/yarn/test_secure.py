@@ -6,7 +6,6 @@ It is a Hadoop of its own, and takes a minute: by the argument ``--kerberos`` on
 from __future__ import annotations
 
 import getpass
-import importlib.util
 import json
 import os
 import signal
@@ -35,12 +34,6 @@ JOB: dict[str, Any] = {
 }  # fmt: skip
 WORDS = [f"--{key.replace('_', '-')}={value}" for key, value in JOB.items()]
 USER = f"{getpass.getuser()}@EPS.DEV"
-REST = pytest.param(
-    "rest",
-    marks=pytest.mark.skipif(
-        importlib.util.find_spec("requests_kerberos") is None, reason="the extra kerberos is not installed"
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -105,9 +98,9 @@ import os, sys, tempfile
 from eps.errors import StorageError
 from eps.hadoop.conf import default_authority, environment_configuration
 from eps.storage.hdfs import open_hdfs
-from eps.cluster.yarn.clients import open_client
+from eps.cluster.yarn.client import YarnClient
 conf = environment_configuration()
-client = open_client(conf, sys.argv[1])
+client = YarnClient(conf)
 tokens = client.obtain_tokens()
 with tempfile.NamedTemporaryFile() as file:
     file.write(tokens)
@@ -124,17 +117,15 @@ client.close()
 """
 
 
-@pytest.mark.parametrize("kind", ["java", REST])
-def test_tokens_that_were_cancelled_are_worth_nothing(secure: Secure, kind: str) -> None:
-    line = [sys.executable, "-c", CANCELS, kind]
+def test_tokens_that_were_cancelled_are_worth_nothing(secure: Secure) -> None:
+    line = [sys.executable, "-c", CANCELS]
     done = subprocess.run(line, capture_output=True, text=True, env=dict(secure.env), timeout=4 * PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert "HDFS refuses the credentials" in done.stdout
 
 
-@pytest.mark.parametrize("kind", ["auto", REST])
-def test_a_job_with_a_keytab_trains_to_the_local_hash(secure: Secure, local: str, kind: str, tmp_path: Path) -> None:
-    words = ["--name", f"keytab-{kind}", "--yarn-client", kind, f"--report={tmp_path}/report.json"]
+def test_a_job_with_a_keytab_trains_to_the_local_hash(secure: Secure, local: str, tmp_path: Path) -> None:
+    words = ["--name", "keytab", f"--report={tmp_path}/report.json"]
     done = secure.eps("run", "--on", "yarn", *words, *WORDS)
     assert done.returncode == 0, done.stderr
     report = read_json(tmp_path / "report.json")
@@ -186,9 +177,44 @@ def test_the_page_of_a_job_is_shown_to_its_owner_only(secure: Secure, tmp_path: 
         assert job.wait(2 * PATIENCE_S)["state"] == "killed"
 
 
-@pytest.mark.parametrize("kind", ["java", REST])
-def test_without_a_ticket_it_is_said_what_to_do(secure: Secure, kind: str) -> None:
-    done = secure.eps("run", "--on", "yarn", "--yarn-client", kind, *WORDS, KRB5_CLIENT_KTNAME="")
+SWEEP = """
+[cluster]
+container_memory = "512MiB"
+[sweep]
+trials = 3
+algorithm = "random"
+feedback_iteration = 10
+[space]
+learning_rate = { loguniform = [1e-3, 1] }
+[job]
+data = "sklearn:digits"
+model = "softmax"
+test = "0.2"
+iterations = 30
+workers = 1
+servers = 1
+"""
+
+
+def test_a_sweep_is_one_application_that_asks_yarn_by_its_token(secure: Secure, tmp_path: Path) -> None:
+    file, report = tmp_path / "sweep.toml", tmp_path / "report.json"
+    file.write_text(SWEEP)
+
+    def sweep(*words: str) -> tuple[dict[str, Any], str]:
+        code = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
+        line = [sys.executable, "-c", code, "sweep", str(file), "--report", str(report), "--plain", *words]
+        done = subprocess.run(line, capture_output=True, text=True, env=dict(secure.env), timeout=4 * PATIENCE_S)
+        assert done.returncode == 0, done.stderr
+        return json.loads(report.read_text()), done.stdout
+
+    there, told = sweep("--on", "yarn")
+    assert "trial-3 gives early feedback" in told
+    here, _ = sweep("--quiet")
+    assert [(t["phase"], t["loss"]) for t in there["trials"]] == [(t["phase"], t["loss"]) for t in here["trials"]]
+
+
+def test_without_a_ticket_it_is_said_what_to_do(secure: Secure) -> None:
+    done = secure.eps("run", "--on", "yarn", *WORDS, KRB5_CLIENT_KTNAME="")
     assert done.returncode == 2 and "run kinit" in done.stderr and "KRB5_CLIENT_KTNAME" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and "\tat " not in done.stderr
 

@@ -34,29 +34,8 @@ time.sleep(1000)
 """
 #: Whatever a shell would make something else of.
 ODD = """a "b" 'c' $HOME `d` \\ {e} %f"""
-#: As far as tests of one application have come with their numbers: YARN knows a number as long as the application.
-_used = 0
 #: The application that tests share, as long as it runs.
 _application = ""
-
-
-class CountedNames:
-    """Numbers in the order in which names come, never used before in this process."""
-
-    def __init__(self) -> None:
-        self._ids: list[str] = []
-        self._numbers: list[int] = []
-
-    def number(self, container_id: str) -> int:
-        global _used
-        if container_id not in self._ids:
-            _used += 1
-            self._ids.append(container_id)
-            self._numbers.append(_used)
-        return self._numbers[self._ids.index(container_id)]
-
-    def name(self, number: int) -> str | None:
-        return self._ids[self._numbers.index(number)] if number in self._numbers else None
 
 
 def application() -> str:
@@ -90,7 +69,6 @@ class YarnBackend:
         self.folder = folder
         self.max_containers = max_containers
         self.limits = limits
-        self.names = CountedNames()
         self.manager: ResourceManager = self._open()
         self._leaving = False
 
@@ -102,7 +80,6 @@ class YarnBackend:
             nm,
             sleepers(self.folder),
             Place("127.0.0.1", 4711, "http://127.0.0.1:4712"),
-            names=self.names,
             timing=FAST,
             limits=self.limits,
             max_containers=self.max_containers,
@@ -150,7 +127,9 @@ class YarnBackend:
             with manager._lock:
                 manager._allocation.end()
                 manager._pass_on()
-            wait_until(lambda: not manager._allocation.has_containers, "its containers to end")
+            allocation = manager._allocation
+            # What is asked for under a number would be granted to the next test.
+            wait_until(lambda: not allocation.has_containers and not allocation.has_turn, "its containers to end")
         manager.close()
 
 

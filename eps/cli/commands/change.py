@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 
-from eps.cli.commands.finding import find
 from eps.cli.exits import EXIT_INTERRUPTED, EXIT_OK
 from eps.core.reconfig import UNCOMMITTED
 from eps.core.types import MOST_MEMBERS
@@ -45,7 +44,7 @@ def change(args: argparse.Namespace) -> int:
     # What no job could do is refused before this one is looked for, or its start waited for.
     change_of(args.operation, members)
     check_request_id(args.request_id)
-    job = find(args.name)
+    job = Job.find(args.name)
     try:
         _wait_until_trains(job, args)
         if args.dry_run:
@@ -110,7 +109,7 @@ def _still_going(name: str, record: ChangeRecord) -> str:
 
 def cancel(args: argparse.Namespace) -> int:
     """Abort a change."""
-    job = find(args.name)
+    job = Job.find(args.name)
     try:
         print(f"plan {job.cancel(args.plan)} aborted")
         return EXIT_OK
@@ -120,7 +119,7 @@ def cancel(args: argparse.Namespace) -> int:
 
 def kill(args: argparse.Namespace) -> int:
     """End a job."""
-    job = find(args.name)
+    job = Job.find(args.name)
     try:
         was_running = job.running
         job.kill(tell=lambda text: print(f"{args.name}: {text}", flush=True))

@@ -6,18 +6,22 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eps._version import __version__
-from eps.cli.commands.finding import find
 from eps.cli.exits import EXIT_OK
 from eps.cluster.supervisor.process import MASTER
-from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailableError, RpcError
+from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailableError
+from eps.job.client import Job
 from eps.job.display import STOPPED_STATES, status_text
-from eps.job.status import application_id_of, attempt_of, member_of, silence_of, waiting_status
+from eps.job.status import LOGS_COMMAND, WAITING_STATES, application_id_of, attempt_of, member_of
+from eps.spec.results import detached_places
+from eps.spec.runtime import Runtime
 from eps.storage.jobdir import JobDir, can_be_resumed
+
+if TYPE_CHECKING:
+    from eps.job.yarn.logs import LiveLogs
 
 FOLLOW_POLL_S = 0.1
 #: Those of other hosts are brought whole by each look.
@@ -36,7 +40,7 @@ def version(args: argparse.Namespace) -> int:
 
 def status(args: argparse.Namespace) -> int:
     """Show one job."""
-    job = find(args.name)
+    job = Job.find(args.name)
     try:
         found = job.status()
     finally:
@@ -46,26 +50,40 @@ def status(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def fetch(args: argparse.Namespace) -> int:
+    """Bring what an ended job on YARN has left to this machine."""
+    job = Job.find(args.name)
+    try:
+        job.fetch(lambda text: print(f"{args.name}: {text}", flush=True))
+        directory = job.directory
+        print(f"{args.name}: {job.status()['state']}")
+        for what, path in (("report", directory.report), ("model", directory.model)):
+            print(f"  {what}: {path}" if path.exists() else f"  {what}: it has left none")
+        for what, place in detached_places(directory).items():
+            print(f"  {what}: {place}")
+        checkpoints = Runtime.of_job(directory).checkpoints
+        print(f"  checkpoints, as far as they are kept: {checkpoints}")
+    finally:
+        job.close()
+    return EXIT_OK
+
+
 def logs(args: argparse.Namespace) -> int:
     """Show log files, those of all processes or of one."""
-    with find(args.name) as job:
-        directory = job.directory
+    job = Job.find(args.name)
+    directory = job.directory
     reader, said = LogReader(directory.logs, args.member), set[str]()
-
-    def say(text: str) -> None:
-        if text not in said:
-            said.add(text)
-            print(f"eps: {text}", file=sys.stderr, flush=True)
-
-    with _source_of(directory, say) as (bring, pause_s):
+    live = _live_logs(directory)
+    try:
         while True:
             trouble: EpsError | None = None
+            # Asked before reading: what is written between the two is read in the next round.
+            running = job.running
             try:
-                bring()
+                if live is not None and running:
+                    _bring(job, live)
             except EpsError as error:
                 trouble = error
-            # Asked before reading: what is written between the two is read in the next round.
-            running = directory.is_running()
             # In any case: what is here may be all that there is of a run before.
             lines = reader.new_lines()
             for line in lines:
@@ -74,48 +92,50 @@ def logs(args: argparse.Namespace) -> int:
             if trouble is not None:
                 if not (args.follow and running and isinstance(trouble, PASSING)):
                     raise trouble
-                say(str(trouble))
+                if str(trouble) not in said:
+                    said.add(str(trouble))
+                    print(f"eps: {trouble}", file=sys.stderr, flush=True)
             elif not (args.follow and running):
                 break
             elif lines:
                 said.clear()
-            time.sleep(pause_s)
+            time.sleep(FOLLOW_POLL_S if live is None else FOLLOW_REMOTE_S)
+    finally:
+        if live is not None:
+            live.close()
+        job.close()
+    if live is not None and not running:
+        told = LOGS_COMMAND.format(application_id_of(directory))
+        print(f"eps: {told} shows what its containers wrote, where the cluster keeps it", file=sys.stderr)
     if args.member and not reader.found:
-        raise JobNotFoundError(
-            f"job {args.name!r} has no log of {args.member!r}; it has {', '.join(reader.speakers())}"
-        )
+        known = ", ".join(reader.speakers()) or "none"
+        raise JobNotFoundError(f"job {args.name!r} has no log of {args.member!r}; it has {known}")
     return EXIT_OK
 
 
-@contextmanager
-def _source_of(directory: JobDir, say: Callable[[str], None]) -> Iterator[tuple[Callable[[], object], float]]:
-    """Give what brings a job's logs to where they are read, and how long it is waited for more.
-
-    It calls ``say`` with what it waits for, and raises PeerUnavailableError where the job's cluster does not answer,
-    JobNotFoundError where there are none yet.
-    """
+def _live_logs(directory: JobDir) -> LiveLogs | None:
+    """Return what brings the logs of a job on YARN; None of any other: they are here."""
     if not application_id_of(directory):
-        yield lambda: None, FOLLOW_POLL_S
-        return
-    from eps.job.yarn.logs import open_logs
+        return None
+    from eps.job.yarn.logs import LiveLogs
 
-    def check() -> None:
-        if directory.is_running() and (silence := silence_of(directory)):
-            raise PeerUnavailableError(f"the logs of job {directory.name!r} cannot be had now: {silence}")
+    return LiveLogs(directory)
 
-    def bring() -> None:
-        try:
-            fetch()
-        except RpcError as error:
-            waiting = waiting_status(directory) if directory.is_running() else None
-            if waiting is None or isinstance(error, PeerUnavailableError | DeadlineError):
-                raise
-            # Those of the run before are here.
-            which = "newer logs" if any(directory.logs.glob("*.log")) else "logs"
-            raise JobNotFoundError(f"job {directory.name!r} has no {which} yet: {waiting['reason']}") from error
 
-    with open_logs(directory, check, say) as fetch:
-        yield bring, FOLLOW_REMOTE_S
+def _bring(job: Job, live: LiveLogs) -> None:
+    """Bring the logs of a job that runs.
+
+    Raises
+    ------
+    JobNotFoundError
+        There are none yet.
+    EpsError
+        As of :meth:`eps.job.yarn.logs.LiveLogs.bring`.
+    """
+    if not live.bring() and (found := job.status())["state"] in WAITING_STATES:
+        # Those of the run before are here.
+        which = "newer logs" if any(job.directory.logs.glob("*.log")) else "logs"
+        raise JobNotFoundError(f"job {job.name!r} has no {which} yet: {found['reason']}")
 
 
 class LogReader:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from typing import Any
 
 from eps.cli.exits import EXIT_OK
-from eps.errors import ConfigError, RpcError, StorageError
+from eps.errors import ConfigError, EpsError, RpcError, StorageError
 from eps.job.client import Job
 from eps.job.display import list_text
 from eps.job.status import UNREACHABLE, ended_status
@@ -38,7 +39,7 @@ def list_all(args: argparse.Namespace) -> int:
 
 
 class Look:
-    """What is seen of a job without asking its processes; its record is read once.
+    """What is seen of a job without asking its processes; of one on YARN its cluster is asked whether it has ended.
 
     A run of it that never began on this machine is not seen: it is as it was before.
     """
@@ -46,11 +47,19 @@ class Look:
     def __init__(self, job: JobDir) -> None:
         self.job = job
         self.is_running, self.damage = False, ""
+        #: Why the cluster of a job cannot tell whether it has ended.
+        self.trouble = ""
         self.record = Record()
         try:
             self.is_running, self.record = job.is_running(), job.settle()
         except StorageError as error:
             self.damage = str(error)
+        if self.record.is_elsewhere:
+            try:
+                with closing(Job(job)) as there:
+                    self.is_running, self.record = there.running, job.record()
+            except EpsError as error:
+                self.is_running, self.trouble = True, str(error)
 
     @property
     def state(self) -> str:
@@ -105,7 +114,9 @@ def _brief_status(look: Look) -> dict[str, Any]:
 
 def _status_of(look: Look) -> dict[str, Any]:
     directory = look.job
-    if not directory.is_running():
+    if look.trouble:
+        return {**ended_status(directory), "state": UNREACHABLE, "reason": look.trouble}
+    if not look.is_running:
         return {**UNREADABLE, "name": directory.name, "reason": look.damage} if look.damage else ended_status(directory)
     job = Job(directory, patience_s=LIST_PATIENCE_S)
     try:

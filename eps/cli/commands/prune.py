@@ -93,7 +93,8 @@ def prune(args: argparse.Namespace) -> int:
             why = kept_for(each.state, now_s - each.directory.changed_s(), each.keep, wanted)
             if not why and each.trouble is not None:
                 raise each.trouble
-            if not why and not args.dry_run and not (why := _found_out(each)):
+            if not why and not args.dry_run:
+                _settle(each)
                 _remove(each.directory, is_damaged=each.state == "unreadable")
         except JobExistsError:
             why = RUNS
@@ -196,36 +197,27 @@ def _keep_of(look: Look) -> Keep:
     """Return why a job that does not run is to be kept."""
     if look.damage:
         return Keep(mostly=_unfound(look.damage))
-    if look.record.is_elsewhere:
-        return Keep(always=f"its application on YARN may run: `eps status {look.job.name}` finds that out")
     if (worth := worth_of(look.job)) is None:
         return Keep()
-    stopped = "stopped before the end and can be resumed"
-    if worth is Worth.RESUMABLE and look.job.is_forgotten():
-        stopped = "YARN does not know its application any more, which may run: else it can be resumed"
     return Keep(
         mostly={
-            Worth.RESUMABLE: stopped,
-            Worth.UNFETCHED: f"what it has left on its cluster was not fetched: `eps status {look.job.name}` does",
+            Worth.RESUMABLE: "stopped before the end and can be resumed",
+            Worth.UNFETCHED: f"what it has left on its cluster was not fetched: `eps fetch {look.job.name}` does",
             Worth.UNREADABLE: "may have stopped before its end, but its files are damaged",
         }[worth]
     )
 
 
-def _found_out(each: _Ended) -> str:
-    """Have YARN asked once more after a job that it had forgotten; return why that is to be kept now, if it is.
+def _settle(each: _Ended) -> None:
+    """Ask YARN once more after a job that it had forgotten: one that runs after all is kept.
 
-    Raises as :func:`eps.job.yarn.former.settle_former`: JobExistsError where it runs.
+    Raises as :func:`eps.job.yarn.remote.settle`: JobExistsError where it runs.
     """
     job = each.directory
-    if each.kind != "job" or each.damage or not job.is_forgotten():
-        return ""
-    from eps.job.yarn.former import settle_former
+    if each.kind == "job" and not each.damage and job.is_on_yarn() and (end := job.ended()) is not None and end.is_lost:
+        from eps.job.yarn.remote import settle
 
-    settle_former(job)
-    if job.is_forgotten():
-        return ""
-    return f"how it ended was found out just now: see `eps status {each.name}`"
+        settle(job)
 
 
 def _remove(job: JobDir, *, is_damaged: bool) -> None:

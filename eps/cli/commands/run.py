@@ -7,16 +7,15 @@ import dataclasses
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from eps.cli.commands.finding import find_directory
 from eps.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.errors import ConfigError, DeadlineError, EpsError
-from eps.job.client import Job
+from eps.job.client import Job, find_directory
 from eps.job.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
-from eps.job.status import UNREACHABLE, application_id_of, check_stopped, is_on_yarn, last_words
+from eps.job.status import LOGS_COMMAND, UNREACHABLE, application_id_of, check_stopped, is_on_yarn, last_words
 from eps.spec.file import RunRequest, read_job_file
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import (
@@ -84,7 +83,7 @@ def submit(args: argparse.Namespace) -> int:
     with _begun(dataclasses.replace(request, detached=True), detach=True) as job:
         print(f"{job.name}: {application_id_of(job.directory)}; follow it with: eps status {job.name}")
         report, model = request.report or job.directory.report, request.export or job.directory.model
-        print(f"its report will be {report}, its model {model}")
+        print(f"its report will be {report}, its model {model}: eps fetch {job.name} brings them when it has ended")
     return EXIT_OK
 
 
@@ -120,7 +119,13 @@ def _run_folds(request: RunRequest, quiet: bool) -> int:
 
 def _attached(request: RunRequest, stream: TextIO, quiet: bool) -> tuple[dict[str, Any], int]:
     """Train one job to its end; return its report and the exit code."""
-    return _to_its_end(_started(request, stream, quiet), request, stream, quiet)
+    with _heard(request.spec.on):
+        return _to_its_end(_started(request, stream, quiet), request, stream, quiet)
+
+
+def _heard(runs_on: str) -> AbstractContextManager[None]:
+    """Have SIGTERM and SIGHUP interrupt a job on YARN, which does not end by itself with this process."""
+    return interrupt.by_others_too() if runs_on == "yarn" else nullcontext()
 
 
 def resume(args: argparse.Namespace) -> int:
@@ -146,13 +151,15 @@ def resume(args: argparse.Namespace) -> int:
         if value is not None and value < 1:
             raise ConfigError(f"{name} is {value}, but must be at least 1")
     workers, servers = args.workers or 0, args.servers or 0
-    with _told_of_start(args.name, "yarn" if is_on_yarn(directory) else "", detach=args.detach):
-        job = Job.resume(
-            args.name, workers=workers, servers=servers, python=args.python, detach=args.detach, on_begin=begin
-        )
-    if args.detach:
-        return _leave(job)
-    report, code = _to_its_end(job, request, sys.stdout, args.quiet)
+    runs_on = "yarn" if is_on_yarn(directory) else ""
+    with _heard("" if args.detach else runs_on):
+        with _told_of_start(args.name, runs_on, detach=args.detach):
+            job = Job.resume(
+                args.name, workers=workers, servers=servers, python=args.python, detach=args.detach, on_begin=begin
+            )
+        if args.detach:
+            return _leave(job)
+        report, code = _to_its_end(job, request, sys.stdout, args.quiet)
     _tell_why(report, code)
     return code
 
@@ -183,6 +190,8 @@ def _tell_why(report: Mapping[str, Any], code: int) -> None:
     if report["state"] == "failed":
         for line in last_words(directory, report.get("reason") or ""):
             print(f"eps: {line}", file=sys.stderr)
+        if application_id := application_id_of(directory):
+            print(f"eps: what its containers wrote: {LOGS_COMMAND.format(application_id)}", file=sys.stderr)
     # It may have been removed while it ran.
     if code != EXIT_OK and report["state"] != UNREACHABLE and directory.job_json.exists():
         print(f"eps: {how_to_resume(report['name'], report.get('reason') or '')}", file=sys.stderr)
@@ -240,10 +249,10 @@ def _interrupted(job: Job, request: RunRequest, stream: TextIO) -> dict[str, Any
     Raises
     ------
     KeyboardInterrupt
-        It runs on YARN, and could not be ended in time: whoever attends to it goes on with that.
+        It runs on YARN, and has not ended in time: YARN was told to end it, where it answers.
     """
     on_yarn = is_on_yarn(job.directory)
-    again = "leaves that to a process of this machine" if on_yarn else "at once"
+    again = "leaves that to YARN" if on_yarn else "at once"
     print(f"\n{job.name}: interrupted; ending its processes (again: {again})", file=stream, flush=True)
     try:
         job.kill("interrupted", tell=_teller(job, stream))

@@ -67,14 +67,14 @@ class BrokeredResourceManager(SupervisedManager):
     def __init__(self, line: BrokerLine, supervisor: ResourceManager | None = None) -> None:
         self._line = line
         self._session = secrets.token_hex(8)
-        self.adopted: Mapping[str, int] = self._open()
+        adopted = self._open()
         #: The lock; no call to another process is made while it is held.
         self._changed = threading.Condition()
-        super().__init__(self._changed, supervisor)
-        self._used = set(self.adopted)
+        super().__init__(self._changed, supervisor, adopted)
+        self._used = set(adopted)
         #: Requested, and not heard to be granted.
         self._waiting: set[str] = set()
-        self._there = set(self.adopted)
+        self._there = set(adopted)
         self._events: list[ContainerEvent] = []
         #: What the broker may not know, with numbers.
         self._wishes: list[tuple[int, Wish]] = []

@@ -131,13 +131,13 @@ class DockerResourceManager(SupervisedManager):
         self._engine, self._settings, self._job = engine, settings, job
         self._labels = JobLabels.of(job)
         found = engine.find(JOB)
-        self.adopted: Mapping[str, int] = _pids(engine, found, self._labels)
-        self._ledger = ContainerLedger(max_containers, self.adopted)
-        super().__init__(threading.Lock(), supervisor)
+        adopted = _pids(engine, found, self._labels)
+        self._ledger = ContainerLedger(max_containers, adopted)
+        super().__init__(threading.Lock(), supervisor, adopted)
         #: What was asked for, by container.
         self._requests: dict[str, ContainerRequest] = {}
         #: Containers that are not known to have ended -> when the engine had started them, on the monotonic clock.
-        self._started = dict.fromkeys(self.adopted, time.monotonic())
+        self._started = dict.fromkeys(adopted, time.monotonic())
         #: Container -> the next signal that it is to get once it has started, and not before when.
         self._to_end: dict[str, tuple[int, float]] = {}
         self._ending = False

@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         lock = JobLock(job.lock, arguments.lock_fd)
         if arguments.tied_fd is not None:
             os.set_inheritable(arguments.tied_fd, False)
-        job.begin(phase=Phase.RUNNING, pid=os.getpid(), end=None, yarn={"waiting": None})
+        job.begin(phase=Phase.RUNNING, pid=os.getpid(), end=None)
         runtime = job.record().runtime or {}
     except (EpsError, OSError) as error:
         print(f"eps.cluster.supervisor: {error}", file=sys.stderr)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from eps import errors
 from eps.cluster.supervisor.process import prepare_environment
@@ -21,6 +22,40 @@ from eps.storage.jobdir import JobDir, JobLock
 
 #: The supervisor ends its processes within :data:`~eps.cluster.supervisor.state.GRACE_S`; the rest is a slow machine.
 CLOSE_TIMEOUT_S = GRACE_S + 7.0
+
+
+class JobHandle(Protocol):
+    """A job that this process has started."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the job runs."""
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Return the exit code once the job has ended.
+
+        Raises
+        ------
+        DeadlineError
+            It has not within ``timeout_s`` seconds.
+        """
+
+    def terminate(self) -> None:
+        """Have the job end in order."""
+
+    def kill(self) -> None:
+        """End the job at once."""
+
+    def close(self) -> None:
+        """End a tied job and wait for it; leave a detached one running.  Harmless when repeated.
+
+        Raises
+        ------
+        DeadlineError
+            A tied job has not ended in time.
+        """
+
+    def leave(self) -> None:
+        """End a tied job without waiting for it; leave a detached one running."""
 
 
 class SupervisorHandle:
@@ -72,6 +107,11 @@ class SupervisorHandle:
         """Ask the supervisor to end the job."""
         if self.poll() is None:
             self._process.send_signal(signals.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the supervisor, and with it all processes of the job."""
+        if self.poll() is None:
+            self._process.kill()
 
     def close(self, timeout_s: float | None = None) -> None:
         """End a tied job and wait for it; leave a detached one running.  Harmless when repeated.

@@ -4,8 +4,8 @@ Wishes of the job master and answers of YARN come in.  Out come what the next he
 (:meth:`Allocation.take_turn`), what NodeManagers are told (:meth:`Allocation.take_orders`) and what the job master
 hears (:meth:`Allocation.take_events`).  Rules:
 
-1. A request is asked once, under a number of its own; it is asked again only where YARN has forgotten it.
-2. A grant is matched by that number alone.  One that nobody wants any more is given back by its name.
+1. Requests that want the same have the same number (:class:`Asks`); a heartbeat says by how many YARN's count is off.
+2. A grant goes to the oldest request of its number.  One that nobody wants any more is given back by its name.
 3. What is over is over: whatever comes later about a request that has ended changes nothing.
 4. Of one heartbeat, ends come before grants: what has ended made the room.
 5. A warning is kept, for YARN gives it once.
@@ -15,8 +15,9 @@ hears (:meth:`Allocation.take_events`).  Rules:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from eps.cluster.api import (
@@ -30,7 +31,6 @@ from eps.cluster.api import (
 )
 from eps.cluster.yarn.exits import ABORTED, exit_of, is_lost, is_taken, lost_with
 from eps.cluster.yarn.killed import KILLED, KilledContainers
-from eps.cluster.yarn.names import RequestNames
 from eps.cluster.yarn.room import Headroom, Home, why_not_granted
 from eps.cluster.yarn.types import (
     AllocateResult,
@@ -104,6 +104,9 @@ class Turn:
     releases: tuple[str, ...] = ()
     blacklist: tuple[str, ...] = ()
 
+    def __bool__(self) -> bool:
+        return bool(self.asks or self.withdrawn or self.releases or self.blacklist)
+
 
 @dataclass(frozen=True, slots=True)
 class StartContainer:
@@ -124,6 +127,105 @@ class StopContainer:
 Order = StartContainer | StopContainer
 
 
+class Asks:
+    """What YARN is asked for: equal asks share a number, so that it keeps one key for all of them, and their count.
+
+    What a heartbeat has to say follows from the difference between the requests that are asked and the count that
+    YARN's client has, so a grant and a withdrawal may cross.
+    """
+
+    def __init__(self) -> None:
+        #: Without its number -> with it; numbers are given in the order of first use, from 1.
+        self._numbered: dict[Ask, Ask] = {}
+        #: Number -> container ids that are asked for under it, oldest first.
+        self._asked: dict[int, dict[str, None]] = {}
+        #: Number -> how many YARN's client asks for.
+        self._said: Counter[int] = Counter()
+        #: Numbers that go into a turn of their own: one of them was refused.
+        self._alone: set[int] = set()
+
+    def add(self, container_id: str, ask: Ask) -> Ask:
+        """Ask for a container; return the ask with its number."""
+        numbered = self._numbered.setdefault(ask, replace(ask, number=len(self._numbered) + 1))
+        self._asked.setdefault(numbered.number, {})[container_id] = None
+        return numbered
+
+    def take_back(self, container_id: str, number: int) -> None:
+        """Ask no more for a container."""
+        del self._asked[number][container_id]
+
+    def on_granted(self, number: int) -> None:
+        """Note a grant: YARN's client has taken it off its count, whoever gets the container."""
+        self._said[number] = max(0, self._said[number] - 1)
+
+    def take_oldest(self, number: int) -> str | None:
+        """Return the container id that a grant is for, which is asked for no more; None where there is none."""
+        asked = self._asked.get(number)
+        oldest = next(iter(asked), None) if asked else None
+        if oldest is not None:
+            self.take_back(oldest, number)
+        return oldest
+
+    def on_refused(self, asks: Sequence[Ask]) -> list[str]:
+        """Return the container ids that YARN refuses; of several numbers, each is asked again in a turn of its own."""
+        refused = Counter(ask.number for ask in asks)
+        for number, count in refused.items():
+            self._said[number] = max(0, self._said[number] - count)
+        if len(refused) > 1:
+            self._alone |= set(refused)
+            return []
+        # What YARN had taken before it goes on to ask for.
+        return [name for number in refused for name in list(self._asked[number])[self._said[number] :]]
+
+    def forget(self) -> None:
+        """YARN knows of no ask any more."""
+        self._said.clear()
+
+    def __bool__(self) -> bool:
+        return any(len(asked) != self._said[number] for number, asked in self._asked.items())
+
+    def take_turn(self) -> tuple[tuple[Ask, ...], tuple[int, ...]]:
+        """Return the asks that the next heartbeat says, and the number of each one that it takes back, once."""
+        asks: list[Ask] = []
+        withdrawn: list[int] = []
+        more = {number: len(asked) - self._said[number] for number, asked in self._asked.items()}
+        self._alone = {number for number in self._alone if more[number] > 0}
+        alone = min(self._alone, default=None)
+        for ask in self._numbered.values():
+            number = ask.number
+            if more[number] > 0 and alone in (None, number):
+                asks += [ask] * more[number]
+                self._alone.discard(number)
+            elif more[number] < 0:
+                withdrawn += [number] * -more[number]
+            else:
+                continue
+            self._said[number] = len(self._asked[number])
+        return tuple(asks), tuple(withdrawn)
+
+
+class _AvoidedHosts:
+    """Hosts on which nothing more is wanted: so many starts in a row have failed there."""
+
+    def __init__(self, most_failures: int) -> None:
+        self._most = most_failures
+        self._failures: Counter[str] = Counter()
+        #: What the next heartbeat says.
+        self.unsaid: list[str] = []
+
+    def on_started(self, host: str) -> None:
+        self._failures.pop(host, None)
+
+    def on_failed(self, host: str) -> None:
+        self._failures[host] += 1
+        if self._failures[host] == self._most:
+            self.unsaid.append(host)
+
+    def forget(self) -> None:
+        """YARN knows of none any more."""
+        self.unsaid = [host for host, failures in self._failures.items() if failures >= self._most]
+
+
 class _Phase(Enum):
     #: Not asked: the job has as many containers as it may.
     HELD = auto()
@@ -137,8 +239,9 @@ class _Phase(Enum):
 @dataclass(slots=True)
 class _Record:
     request: ContainerRequest
-    number: int
     phase: _Phase = _Phase.HELD
+    #: While it is asked.
+    ask: Ask | None = None
     asked_s: float = 0.0
     grant: Grant | None = None
     #: What was done to end it.
@@ -156,7 +259,6 @@ class Allocation:
 
     Parameters
     ----------
-    names : RequestNames
     placements : mapping
         Role -> where its containers go; a role that is not in it cannot be requested.
     limits : Limits
@@ -173,7 +275,6 @@ class Allocation:
 
     def __init__(
         self,
-        names: RequestNames,
         placements: Mapping[str, Placement],
         limits: Limits | None = None,
         max_containers: int = 0,
@@ -182,18 +283,17 @@ class Allocation:
         if max_containers < 0:
             raise ConfigError(f"max_containers is {max_containers}, but must be at least 0")
         self.max_containers = max_containers
-        self._names = names
         self._placements = placements
         self._limits = limits or Limits()
         self._home = home
-        #: Requests that have not ended, by container id, by number and by YARN's name, in the order requested.
+        #: Requests that have not ended, by container id and, once granted, by YARN's name; in the order requested.
         self._records: dict[str, _Record] = {}
         self._used: set[str] = set()
-        self._by_number: dict[int, _Record] = {}
         self._by_container: dict[str, _Record] = {}
         self._killed = KilledContainers(self._limits.answer_s)
-        #: Containers that the attempts before have left -> their sequence number.
-        self.adopted: Mapping[str, int] = {}
+        #: What the attempts before have left, and what was heard since, until it is known which of it is wanted.
+        self._kept: tuple[Grant, ...] = ()
+        self._unread: list[tuple[AllocateResult, float]] = []
         self._largest: Resource | None = None
         self._counts_cores = True
         self._last = AllocateResult()
@@ -201,16 +301,12 @@ class Allocation:
         #: Since the last heartbeat an ask was taken back: somebody else has the room.
         self._in_vain = False
         self._doomed_nodes: dict[str, float] = {}
-        self._start_failures: dict[str, int] = {}
         # ---- what comes out
-        self._asks: dict[int, Ask] = {}
-        #: Of those, the ones that go into a turn of their own: one of them was refused.
-        self._alone: set[int] = set()
-        self._withdrawn: list[int] = []
+        self._asks = Asks()
         self._releases: list[str] = []
         #: Given back, and not heard of since.
         self._unheard: dict[str, None] = {}
-        self._blacklist: list[str] = []
+        self._avoided = _AvoidedHosts(self._limits.start_failures)
         self._orders: list[Order] = []
         self._events: list[ContainerEvent] = []
 
@@ -222,14 +318,14 @@ class Allocation:
         Raises
         ------
         ResourceError
-            The id was used before, has no number, or its role is not known.
+            The id was used before, or its role is not known.
         """
         container_id = request.container_id
         if container_id in self._used:
             raise ResourceError(f"{container_id} was requested before: a container id is used once")
         if request.role not in self._placements:
             raise ResourceError(f"{container_id}: nothing says how a {request.role!r} is started")
-        record = _Record(request, self._names.number(container_id))
+        record = _Record(request)
         self._add(record)
         wanted = Resource(request.memory_mb, request.vcores)
         if self._largest is not None and not wanted.fits_in(self._largest):
@@ -243,7 +339,7 @@ class Allocation:
         record = self._records.get(container_id)
         if record is None or record.phase not in (_Phase.HELD, _Phase.ASKED):
             return False
-        self._take_back(record)
+        self._in_vain |= record.phase is _Phase.ASKED
         self._end(record, None, WITHDRAWN)
         return True
 
@@ -276,37 +372,60 @@ class Allocation:
 
     # ---- what YARN says
 
-    def on_registered(self, registration: Registration, states: Mapping[str, ContainerState]) -> None:
-        """Take over what the attempts before have left; ``states`` has what NodeManagers say of each kept container."""
+    def on_registered(self, registration: Registration) -> None:
+        """Take in what YARN grants; where the attempts before have left containers, :meth:`adopt` must follow."""
         self._largest, self._counts_cores = registration.largest, registration.counts_cores
+        self._kept = registration.kept
+
+    @property
+    def kept(self) -> tuple[Grant, ...]:
+        """What the attempts before have left, before it is adopted or given back."""
+        return self._kept
+
+    def adopt(self, known: Mapping[str, int], states: Mapping[str, ContainerState]) -> dict[str, int]:
+        """Take over those of the kept containers that are known and run; give the others back.
+
+        Parameters
+        ----------
+        known : mapping
+            Container id -> number of its container (:attr:`Grant.pid`), as the job has noted it.
+        states : mapping
+            What NodeManagers say of each kept container.
+
+        Returns
+        -------
+        dict
+            Those of ``known`` that run.
+        """
+        names = {pid: container_id for container_id, pid in known.items()}
         adopted: dict[str, int] = {}
-        for grant in registration.kept:
-            name = self._names.name(grant.number)
-            state = states.get(grant.container, ContainerState.UNKNOWN)
-            if state is ContainerState.COMPLETE:
-                continue
-            if state is not ContainerState.RUNNING or name is None or name in self._used:
-                # Granted, and never started: whoever wanted it asks again.
+        for grant in self._kept:
+            name, state = names.get(grant.pid), states.get(grant.container, ContainerState.UNKNOWN)
+            if state is ContainerState.RUNNING and name is not None:
+                request = ContainerRequest(name, "", grant.resource.memory_mb, grant.resource.vcores)
+                self._add(_Record(request, _Phase.RUNNING, grant=grant))
+                adopted[name] = grant.pid
+            elif state is not ContainerState.COMPLETE:
+                # Granted and never started, or nobody's: the job asks again for what it wants.
                 self._give_back(grant.container)
-                continue
-            request = ContainerRequest(name, "", grant.resource.memory_mb, grant.resource.vcores)
-            self._add(_Record(request, grant.number, _Phase.RUNNING, grant=grant))
-            adopted[name] = grant.sequence
-        self.adopted = adopted
+        self._kept, unread, self._unread = (), self._unread, []
+        for result, at_s in unread:
+            self.on_allocated(result, at_s)
+        return adopted
 
     def on_forgotten(self, registration: Registration) -> None:
         """Say again what a ResourceManager has not answered that knows the application no more."""
         self._largest, self._counts_cores = registration.largest, registration.counts_cores
-        self._withdrawn.clear()
+        self._asks.forget()
         self._releases = list(self._unheard)
-        self._blacklist = [host for host, n in self._start_failures.items() if n >= self._limits.start_failures]
-        for record in self._records.values():
-            if record.phase is _Phase.ASKED:
-                self._asks[record.number] = self._ask_of(record)
+        self._avoided.forget()
         self._take_kept(registration.kept)
 
     def on_allocated(self, result: AllocateResult, now_s: float) -> None:
         """Take what a heartbeat brought."""
+        if self._kept:
+            self._unread.append((result, now_s))
+            return
         self._last = result
         if self._in_vain or any(record.for_others for record in self._records.values()):
             self._in_vain = False
@@ -331,16 +450,9 @@ class Allocation:
         self._ask_what_fits(now_s)
 
     def on_refused(self, asks: Sequence[Ask], reason: str) -> None:
-        """End the request behind an ask that YARN does not take; of several, find it by asking one at a time."""
-        for ask in asks:
-            record = self._by_number.get(ask.number)
-            if record is None or record.phase is not _Phase.ASKED:
-                continue
-            if len(asks) == 1:
-                self._end(record, None, f"was refused by YARN: {reason}")
-            else:
-                self._asks[ask.number] = ask
-                self._alone.add(ask.number)
+        """End the requests behind asks that YARN does not take; of several numbers, find it by saying one at a time."""
+        for container_id in self._asks.on_refused(asks):
+            self._end(self._records[container_id], None, f"was refused by YARN: {reason}")
 
     def look_at_deadlines(self, now_s: float, silent_s: float = 0.0) -> None:
         """End what has been waited for long enough; ``silent_s`` is for how long YARN has not answered."""
@@ -350,9 +462,9 @@ class Allocation:
                 self._end(record, None, lost_with(record.grant.host), taken=True)
                 continue
             grant_s = self._limits.grant_s
-            if record.phase is _Phase.ASKED and grant_s is not None and now_s - record.asked_s >= grant_s:
-                self._take_back(record)
-                why = why_not_granted(self._ask_of(record), self._last, silent_s)
+            if record.ask is not None and grant_s is not None and now_s - record.asked_s >= grant_s:
+                self._in_vain = True
+                why = why_not_granted(record.ask, self._last, silent_s)
                 self._end(record, None, f"was not granted within {grant_s:g} s: {why}; {ASK_LESS}")
         self._events += self._killed.take_ended(now_s)
 
@@ -370,8 +482,8 @@ class Allocation:
         record = self._records.get(container_id)
         if record is not None and record.phase is _Phase.STARTING and record.grant is not None:
             record.phase = _Phase.RUNNING
-            self._start_failures.pop(record.grant.host, None)
-            self._events.append(Running(container_id, record.grant.sequence, record.grant.host))
+            self._avoided.on_started(record.grant.host)
+            self._events.append(Running(container_id, record.grant.pid, record.grant.host))
 
     def on_start_failed(self, container_id: str, reason: str, *, unreachable: bool = False) -> None:
         """Note that a node could not start a container, or is ``unreachable``."""
@@ -381,9 +493,7 @@ class Allocation:
         host = record.grant.host
         self._give_back(record.grant.container)
         self._end(record, None, f"could not be started on {host}: {reason}", taken=unreachable)
-        self._start_failures[host] = self._start_failures.get(host, 0) + 1
-        if self._start_failures[host] == self._limits.start_failures:
-            self._blacklist.append(host)
+        self._avoided.on_failed(host)
 
     # ---- what comes out
 
@@ -391,16 +501,6 @@ class Allocation:
         """Whether a container is still to be started: it may have been given back since the order."""
         record = self._records.get(container_id)
         return record is not None and record.phase is _Phase.STARTING
-
-    def is_waiting(self, now_s: float) -> bool:
-        """Whether something is waited for: the grant of a request, or the end of a container that was given back, or
-        that is preempted and has time left to leave in order."""
-
-        def waits(record: _Record) -> bool:
-            is_preempted = record.for_others and record.doomed_s is not None and now_s < record.doomed_s
-            return is_preempted or record.phase in (_Phase.ASKED, _Phase.LEAVING)
-
-        return any(map(waits, self._records.values()))
 
     @property
     def has_containers(self) -> bool:
@@ -413,8 +513,8 @@ class Allocation:
 
     def waiting(self, silent_s: float = 0.0) -> dict[str, str]:
         """Return what is known of why each request that was asked has not been granted, by our id."""
-        asked = {name: record for name, record in self._records.items() if record.phase is _Phase.ASKED}
-        return {name: why_not_granted(self._ask_of(record), self._last, silent_s) for name, record in asked.items()}
+        asked = {name: record.ask for name, record in self._records.items() if record.ask is not None}
+        return {name: why_not_granted(ask, self._last, silent_s) for name, ask in asked.items()}
 
     def room(self, now_s: float) -> dict[str, int]:
         """Return how many containers of each role fit into room that nobody else seems to want.
@@ -429,20 +529,13 @@ class Allocation:
     @property
     def has_turn(self) -> bool:
         """Whether the next heartbeat has something to say."""
-        return bool(self._asks or self._withdrawn or self._releases or self._blacklist)
+        return bool(self._asks or self._releases or self._avoided.unsaid)
 
     def take_turn(self) -> Turn:
         """Return what the next heartbeat says, once."""
-        numbers = sorted(self._asks)
-        alone = next((number for number in numbers if number in self._alone), None)
-        if alone is not None:
-            self._alone.remove(alone)
-            numbers = [alone]
-        asks = tuple(self._asks.pop(number) for number in numbers)
-        turn = Turn(asks, tuple(self._withdrawn), tuple(self._releases), tuple(self._blacklist))
-        self._withdrawn.clear()
+        turn = Turn(*self._asks.take_turn(), tuple(self._releases), tuple(self._avoided.unsaid))
         self._releases.clear()
-        self._blacklist.clear()
+        self._avoided.unsaid.clear()
         return turn
 
     def take_orders(self) -> list[Order]:
@@ -465,24 +558,11 @@ class Allocation:
             if self.max_containers and taken >= self.max_containers:
                 return
             taken += 1
+            request, there = record.request, self._placements[record.request.role]
+            wanted = Resource(request.memory_mb, request.vcores, there.size.others if there.size is not None else ())
+            ask = Ask(0, wanted, there.priority, there.nodes, there.label, there.execution)
             record.phase, record.asked_s = _Phase.ASKED, now_s
-            self._asks[record.number] = self._ask_of(record)
-
-    def _ask_of(self, record: _Record) -> Ask:
-        request, placement = record.request, self._placements[record.request.role]
-        return Ask(
-            record.number,
-            Resource(request.memory_mb, request.vcores),
-            placement.priority,
-            placement.nodes,
-            placement.label,
-            placement.execution,
-        )
-
-    def _take_back(self, record: _Record) -> None:
-        self._in_vain = self._in_vain or record.phase is _Phase.ASKED
-        if record.phase is _Phase.ASKED and self._asks.pop(record.number, None) is None:
-            self._withdrawn.append(record.number)
+            record.ask = self._asks.add(request.container_id, ask)
 
     def _leave(self, container_id: str, purpose: str) -> bool:
         """Give a container back; return False where it does not begin to leave now."""
@@ -498,7 +578,7 @@ class Allocation:
         self._unheard[container] = None
 
     def _add(self, record: _Record) -> None:
-        self._records[record.request.container_id] = self._by_number[record.number] = record
+        self._records[record.request.container_id] = record
         self._used.add(record.request.container_id)
         if record.grant is not None:
             self._by_container[record.grant.container] = record
@@ -510,19 +590,23 @@ class Allocation:
         self._events.append(Exited(record.request.container_id, code, reason, taken))
 
     def _forget(self, record: _Record) -> None:
-        del self._records[record.request.container_id], self._by_number[record.number]
+        del self._records[record.request.container_id]
+        if record.ask is not None:
+            self._asks.take_back(record.request.container_id, record.ask.number)
         if record.grant is not None:
             del self._by_container[record.grant.container]
 
     def _on_granted(self, grant: Grant, now_s: float) -> None:
-        record = self._by_number.get(grant.number)
-        if record is None or record.phase is not _Phase.ASKED:
-            # Of a request that was withdrawn meanwhile, or more than was asked for.
-            if grant.container not in self._by_container:
-                self._give_back(grant.container)
+        self._asks.on_granted(grant.number)
+        if grant.container in self._by_container:
             return
-        self._asks.pop(grant.number, None)
-        record.phase, record.grant = _Phase.STARTING, grant
+        oldest = self._asks.take_oldest(grant.number)
+        if oldest is None:
+            # Of a request that was withdrawn meanwhile, or more than was asked for.
+            self._give_back(grant.container)
+            return
+        record = self._records[oldest]
+        record.phase, record.ask, record.grant = _Phase.STARTING, None, grant
         self._by_container[grant.container] = record
         self._events.append(Allocated(record.request.container_id))
         self._orders.append(StartContainer(record.request, grant))
@@ -545,6 +629,10 @@ class Allocation:
 
     def _take_kept(self, kept: Sequence[Grant]) -> None:
         """Give back what nobody counts on: of containers found late, the job master was told that they had ended."""
+        if self._kept:
+            there = {grant.container for grant in self._kept}
+            self._kept += tuple(grant for grant in kept if grant.container not in there)
+            return
         for grant in kept:
             if grant.container not in self._by_container:
                 self._give_back(grant.container)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from eps.cluster.supervisor.process import MASTER
 from eps.cluster.yarn.allocation import Placement
 from eps.cluster.yarn.launch import RoleTemplate
-from eps.cluster.yarn.types import Execution, FileKind, LocalFile, Resource, Visibility
+from eps.cluster.yarn.types import Execution, LocalFile, Resource, local_file_of
 from eps.errors import ConfigError
 from eps.hadoop.conf import HadoopConf, default_authority
 from eps.spec.job_spec import JobSpec
@@ -28,10 +28,10 @@ JOB_ARCHIVE, STATE, RESULTS = "job.zip", "state", "results"
 CHECKPOINTS = "checkpoints"
 #: Of the results: what the job master leaves when it ends, after all others.
 ENDED_FILE = "ended.json"
+#: Of the results: what tells people how the job went.
+PAGE_FILE = "page.html"
 #: Of a file that is brought or fetched, so much is in memory at a time.
 COPY_BYTES = 1 << 20
-#: Of what ends the name of a job's folder: as many bytes, in hexadecimal.
-_STAGED_BYTES = 4
 #: Name of the environment variable in which an application master finds its :class:`MasterOrders`, as text.
 ORDERS = "EPS_YARN"
 
@@ -45,8 +45,6 @@ class Application:
     shared: str
     #: Folder of the cluster's configuration.
     conf_dir: str
-    #: Who asks the cluster, as of :func:`eps.cluster.yarn.clients.open_client`.
-    client: str
 
     def storage(self) -> Storage:
         """Return the store of that folder, which is waited for shortly only.
@@ -120,10 +118,7 @@ class MasterOrders:
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> MasterOrders:
-        files = {
-            name: LocalFile(**{**file, "kind": FileKind(file["kind"]), "visibility": Visibility(file["visibility"])})
-            for name, file in values["files"].items()
-        }
+        files = {name: local_file_of(file) for name, file in values["files"].items()}
         return cls(values["shared"], values["python"], files, dict(values["env"]))
 
 
@@ -163,6 +158,7 @@ def role_templates(orders: MasterOrders, spec: JobSpec, entry_points: Mapping[st
                 execution=Execution(spec.by_role("execution", role) or Execution.GUARANTEED),
                 size=resource_of(spec, role),
             ),
+            access=spec.access(),
         )
         for role in ("worker", "server")
     }
@@ -170,7 +166,8 @@ def role_templates(orders: MasterOrders, spec: JobSpec, entry_points: Mapping[st
 
 def resource_of(spec: JobSpec, role: str) -> Resource:
     """Return what a container of a role is to have."""
-    return Resource(spec.number_by_role("memory_mb", role), spec.number_by_role("vcores", role))
+    memory_mb, vcores = (spec.number_by_role(name, role) for name in ("memory_mb", "vcores"))
+    return Resource(memory_mb, vcores, spec.resources_of(role))
 
 
 def tags_of(spec: JobSpec) -> tuple[str, ...]:
@@ -186,17 +183,17 @@ def tags_of(spec: JobSpec) -> tuple[str, ...]:
 
 def papers_of(job: JobDir) -> tuple[Path, ...]:
     """Return the files of a job that its master leaves in its results when it ends, beside the model."""
-    return job.report, job.journal, job.status_json
+    return job.report, job.journal, job.status_json, job.log(MASTER)
 
 
-def staged_name(name: str) -> str:
-    """Return a name for the folder that the processes of a job of that name share, which no other has."""
-    return f"{name}-{secrets.token_hex(_STAGED_BYTES)}"
+def staged_name(name: str, application_id: str) -> str:
+    """Return the name of the folder that the processes of a job share: by it the job is found on the cluster."""
+    return f"{name}-{application_id}"
 
 
 def staged_pattern(name: str) -> str:
     """Return a pattern for a shell that finds all such folders of a job, and none of a job of another name."""
-    return f"{name}-{'?' * (2 * _STAGED_BYTES)}"
+    return f"{name}-application_*"
 
 
 def home_location(conf: HadoopConf, user: str, staging: str = "") -> RemotePath:

@@ -1,23 +1,34 @@
-"""What a cluster would refuse of a job, or never grant it, found before anything is prepared."""
+"""What a cluster would refuse of a job, or never grant it, found before anything is prepared.
+
+A NameNode in safe mode, or one whose twin takes over, is waited for by whoever uses it.  An address that leads nowhere
+is none of these: who has mistyped it is to know within seconds, and which setting it was.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import socket
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import cached_property
+from urllib.parse import urlsplit
 
-from eps.cluster.yarn.application import resource_of, tags_of
+from eps.cluster.yarn.application import home_location, resource_of, tags_of
 from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.types import ClusterNode, QueueReport, Resource
 from eps.core.size import least_of
-from eps.errors import ConfigError, ResourceError
+from eps.errors import ConfigError, ResourceError, StorageAwayError
+from eps.hadoop.conf import HadoopConf
 from eps.spec.job_spec import EXECUTIONS, ROLES, JobSpec
+from eps.storage.locations import RemotePath, is_remote
+from eps.storage.webhdfs import SEE_IT_RUNS, web_addresses
 
 logger = logging.getLogger(__name__)
 
 #: YARN's limits.
 MOST_TAGS, LONGEST_TAG = 10, 100
+#: A NameNode's host has this long to take a connection.
+CONNECT_S = 5.0
 
 
 class Cluster:
@@ -112,6 +123,13 @@ def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, role: 
     if label and not {"*", label} & set(queue.labels):
         known = ", ".join(queue.labels) or "none"
         raise ConfigError(f"label is {label!r}, but queue {spec.queue!r} may use these only: {known}")
+    has = dict(queue.largest.others) if queue.largest is not None else dict(wanted.others)
+    for name, number in wanted.others:
+        told = f"resource gives a {role} {number} {name}, but"
+        if name not in has:
+            raise ConfigError(f"{told} the cluster has none of it: it has {', '.join(sorted(has)) or 'no others'}")
+        if number > has[name]:
+            raise ConfigError(f"{told} YARN grants one container no more than {has[name]}")
     there = [node.capacity for node in cluster.nodes if not label or label in node.labels]
     if not there:
         raise ConfigError(f"label is {label!r}, but no node that runs has it: see yarn node -list -showDetails")
@@ -200,3 +218,63 @@ def _number(number: int, role: str) -> str:
 
 def _sum(*sizes: Resource) -> Resource:
     return Resource(sum(each.memory_mb for each in sizes), sum(each.vcores for each in sizes))
+
+
+def home_of(conf: HadoopConf, spec: JobSpec, client: Client) -> RemotePath:
+    """Return the folder of the cluster's file system in which EPS keeps jobs and what they share.
+
+    Raises as :func:`~eps.cluster.yarn.application.home_location`.
+    """
+    return home_location(conf, client.user, spec.staging)
+
+
+def file_systems_of(home: RemotePath, spec: JobSpec, results: Collection[str] = ()) -> list[str]:
+    """Return the file systems of the cluster that a job's containers use, for which they need tokens.
+
+    Parameters
+    ----------
+    home : RemotePath
+    spec : JobSpec
+    results : collection of str
+        Where its processes bring its report and model.
+    """
+    places = [home, *(RemotePath.parse(text) for text in (spec.checkpoint_dir, *results) if is_remote(text))]
+    # WebHDFS that is named by its own address belongs to no configuration: it is on its own.
+    return sorted({f"hdfs://{place.authority}" for place in places if place.scheme == "hdfs"})
+
+
+def check_file_systems(conf: HadoopConf, spec: JobSpec, client: Client) -> None:
+    """Refuse, before anything is prepared, folders of a job on a file system that cannot be reached.
+
+    Raises
+    ------
+    ConfigError
+        A folder is no location on HDFS.
+    StorageAwayError
+        Nobody listens there, or the host is not known; of several NameNodes one may be away.
+    """
+    home = home_of(conf, spec, client)
+    option = f"staging is {spec.staging}" if spec.staging else f"fs.defaultFS of {conf.source} leads to {home}"
+    _check_place(conf, home, option)
+    if is_remote(spec.checkpoint_dir):
+        _check_place(conf, RemotePath.parse(spec.checkpoint_dir), f"checkpoint_dir is {spec.checkpoint_dir}")
+
+
+def _check_place(conf: HadoopConf, place: RemotePath, option: str) -> None:
+    urls = web_addresses(place.scheme, place.authority, conf)
+    if len(urls) > 1:
+        # Those of a name service follow each other, and that takes its time.
+        return
+    reason = _unreachable(urls[0])
+    if reason:
+        raise StorageAwayError(f"{option}, but its NameNode cannot be reached at {urls[0]} ({reason}): {SEE_IT_RUNS}")
+
+
+def _unreachable(url: str) -> str:
+    """Return why nobody can be reached at an address; empty where somebody can."""
+    parts = urlsplit(url)
+    try:
+        with socket.create_connection((parts.hostname, parts.port or 80), CONNECT_S):
+            return ""
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "strerror", None) or error)

@@ -44,9 +44,9 @@ class AmClient(Protocol):
         Parameters
         ----------
         asks : sequence of Ask
-            Wanted from now on.
+            One for each container that is wanted from now on; equal ones have the same number.
         withdrawn : sequence of int
-            Numbers of asks that are wanted no more; a grant may be on its way.
+            The number of each ask that is wanted no more; a grant may be on its way.  Harmless where none is asked for.
         releases : sequence of str
             Containers to give back; each ends as :class:`~eps.cluster.yarn.types.Completed`.
         blacklist : sequence of str

@@ -29,6 +29,8 @@ class RoleTemplate:
     #: Name in the container's folder -> file.
     files: Mapping[str, LocalFile] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
+    #: As of :class:`~eps.cluster.yarn.types.Launch`: a node asks its first container who may see an application.
+    access: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Placements(Mapping[str, Placement]):
@@ -74,4 +76,4 @@ def build_launch(template: LaunchTemplate, request: ContainerRequest, grant: Gra
         "EPS_HOST": grant.host,
         **request.env,
     }
-    return Launch(f"exec {role.command} {LOG_STREAMS}", env, role.files, template.credentials)
+    return Launch(f"exec {role.command} {LOG_STREAMS}", env, role.files, template.credentials, role.access)

@@ -16,6 +16,8 @@ _RIGHTS = ("SUBMIT_APP", "ADMINISTER_QUEUE")
 _ALL = "*"
 #: Names the class by which the Capacity Scheduler counts, and the only one of Hadoop's for which memory is all.
 CALCULATOR = "yarn.scheduler.capacity.resource-calculator"
+#: Of the kinds of resources, those that every cluster has.
+_SIZES = ("memory-mb", "vcores")
 _MEMORY_ONLY = "org.apache.hadoop.yarn.util.resource.DefaultResourceCalculator"
 
 
@@ -134,7 +136,10 @@ def _entries(queue: Mapping[str, Any], outer: str, inner: str) -> Sequence[Mappi
 
 
 def _resource(found: Mapping[str, Any]) -> Resource:
-    return Resource(int(found.get("memory") or 0), int(found.get("vCores") or 0))
+    told = _entries(found, "resourceInformations", "resourceInformation")
+    others = sorted((str(each["name"]), int(each["value"])) for each in told if each["name"] not in _SIZES)
+    named = tuple((name, number) for name, number in others if number)
+    return Resource(int(found.get("memory") or 0), int(found.get("vCores") or 0), named)
 
 
 def _share(queue: Mapping[str, Any], name: str) -> float:

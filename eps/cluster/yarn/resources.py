@@ -12,8 +12,8 @@ another process is asked:
 * one that looks at deadlines, and ends this process where the owner thread of the job master hangs, so that YARN starts
   another attempt.
 
-Source: EPS §5.2 (one application master for each job).  Deviation: requests carry a number each (YARN's
-allocationRequestId) and containers outlive the master, both of which the paper's Hadoop 2.8 did not have.
+Source: EPS §5.2 (one application master for each job).  Deviation: requests carry numbers (YARN's allocationRequestId)
+and containers outlive the master, both of which the paper's Hadoop 2.8 did not have.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from eps.cluster.backend import Waitable, Wakeup
 from eps.cluster.yarn.allocation import Allocation, Limits, StartContainer, StopContainer
 from eps.cluster.yarn.facade import AmClient, NmClient
 from eps.cluster.yarn.launch import LaunchTemplate, build_launch
-from eps.cluster.yarn.names import NumberedNames, RequestNames
 from eps.cluster.yarn.room import Home
 from eps.cluster.yarn.types import Ask, ContainerState, FinalStatus, Grant, Registration
+from eps.core.retries import Backoff
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ResourceError, RpcError
 from eps.hadoop.errors import AskRefusedError, AttemptEndedError, NotRegisteredError
 from eps.system.logs import LimitedLog
@@ -59,10 +59,10 @@ _FINAL = {"finished": FinalStatus.SUCCEEDED, "failed": FinalStatus.FAILED, "kill
 class Timing:
     """How often, and how long at most, in seconds."""
 
-    #: Between beats while nothing is waited for; also how late a warning may be heard.
-    idle_s: float = 1.0
-    #: Between beats while a request or the end of a container is waited for, also of one that is preempted.
+    #: From a beat that has said or brought something to the next one; the pause doubles with each beat that has not.
     busy_s: float = 0.1
+    #: The longest pause, which is Hadoop's own; also how late a warning may be heard.
+    idle_s: float = 1.0
     #: An owner thread that beats not for this long hangs, unless it asked for more patience; counted from its first.
     owner_s: float = 3.0
     #: Containers that are ended with the job are waited for this long.
@@ -91,10 +91,46 @@ def end_process(reason: str) -> None:
     os._exit(HANGS_EXIT_CODE)
 
 
+class Watchdog:
+    """Notices that the owner thread of the job master hangs.
+
+    Parameters
+    ----------
+    owner_s : float, seconds
+        The longest silence, unless the owner thread asked for more patience.
+    on_hang : callable
+        Called with the reason, once.
+    """
+
+    def __init__(self, owner_s: float, on_hang: Callable[[str], object]) -> None:
+        self._owner_s, self._on_hang = owner_s, on_hang
+        self._silence_s, self._patience_s = 0.0, owner_s
+        self._is_on = False
+
+    def beat(self, patience_s: float) -> None:
+        """Count silence from now on; it may last ``patience_s``, where that is more than usual."""
+        self._patience_s = max(self._owner_s, patience_s)
+        self._silence_s = 0.0
+        self._is_on = True
+
+    def end(self) -> None:
+        """Count no more."""
+        self._is_on = False
+
+    def look(self, passed_s: float) -> None:
+        """Look again, so many seconds after the last time."""
+        # A process that was stopped, or waited long for a processor, has not listened itself.
+        self._silence_s += min(passed_s, 2 * LOOK_S)
+        if self._is_on and self._silence_s >= self._patience_s:
+            self._is_on = False
+            self._on_hang(f"the job master's owner thread was silent for {self._patience_s:g} s")
+
+
 class YarnResourceManager(Waitable):
     """YARN as a :class:`~eps.cluster.api.ResourceManager`.
 
-    ``pid`` of its events is the container's number within the application attempt: YARN does not tell process ids.
+    ``pid`` of its events is the container's number within the application: YARN does not tell process ids.  Where an
+    attempt before has left containers, nothing is heard before :meth:`adopt`.
 
     Parameters
     ----------
@@ -104,8 +140,6 @@ class YarnResourceManager(Waitable):
         What runs in the containers of each role.
     place : Place
         Said when registering; the control plane must listen there by then.
-    names : RequestNames, optional
-        Default: ids that end in their number, as job masters make them.
     limits : Limits, optional
     timing : Timing, optional
     max_containers : int
@@ -141,7 +175,6 @@ class YarnResourceManager(Waitable):
         template: LaunchTemplate,
         place: Place | None = None,
         *,
-        names: RequestNames | None = None,
         limits: Limits | None = None,
         timing: Timing | None = None,
         max_containers: int = 0,
@@ -154,15 +187,13 @@ class YarnResourceManager(Waitable):
         self._template = template
         self._place = place or Place()
         self._timing = timing or Timing()
-        self._on_hang = on_hang
+        self._watchdog = Watchdog(self._timing.owner_s, on_hang)
         self._on_ended = on_ended
         self.fraction_done = 0.0
         self.final_url = ""
         self._lock = threading.Lock()
-        self._allocation = Allocation(names or NumberedNames(), template.placements, limits, max_containers, home)
-        registration = self._register()
-        self._allocation.on_registered(registration, self._states_of(registration.kept))
-        self.adopted: Mapping[str, int] = self._allocation.adopted
+        self._allocation = Allocation(template.placements, limits, max_containers, home)
+        self._allocation.on_registered(self._register())
         #: What the job master has not polled; the wakeup is set while there is any, or nothing more will come.
         self._events: list[ContainerEvent] = []
         self._gone = ""
@@ -178,11 +209,8 @@ class YarnResourceManager(Waitable):
         self._leave_by_s = 0.0
         self._left = threading.Event()
         self._leaving_failed: EpsError | None = None
-        # ---- the owner thread's life
-        self._watched = False
-        self._silence_s = 0.0
-        self._patience_s = self._timing.owner_s
         # ---- threads
+        self._pace = Backoff(self._timing.busy_s, self._timing.idle_s)
         self._beat_now = threading.Event()
         self._stop = threading.Event()
         self._starts: queue.SimpleQueue[StartContainer | None] = queue.SimpleQueue()
@@ -197,6 +225,19 @@ class YarnResourceManager(Waitable):
             thread.start()
 
     # ---- the interface
+
+    def adopt(self, known: Mapping[str, int]) -> Mapping[str, int]:
+        """Take over what the attempts before have left; see :class:`~eps.cluster.api.ResourceManager`.
+
+        What is not known, or was granted and never started, is given back.
+        """
+        with self._lock:
+            kept = self._allocation.kept
+        states = self._states_of(kept)
+        with self._lock:
+            adopted = self._allocation.adopt(known, states)
+            self._pass_on()
+        return adopted
 
     def request(self, request: ContainerRequest) -> None:
         """Ask for a container; see :class:`~eps.cluster.api.ResourceManager`."""
@@ -248,9 +289,7 @@ class YarnResourceManager(Waitable):
 
     def beat(self, changes: int, patience_s: float = 0.0, *, clock: int = NO_NEWS) -> None:
         """Say that the owner thread lives: from the first beat on, this process ends where no other comes in time."""
-        self._patience_s = max(self._timing.owner_s, patience_s)
-        self._silence_s = 0.0
-        self._watched = True
+        self._watchdog.beat(patience_s)
 
     def room(self) -> Mapping[str, int]:
         """Return how many containers of each role fit into room that nobody else seems to want."""
@@ -284,11 +323,12 @@ class YarnResourceManager(Waitable):
         """
         with self._lock:
             self._check_open()
-            self._watched = False
+            self._watchdog.end()
             self._allocation.end()
             self._leave_by_s = time.monotonic() + self._timing.farewell_s
             self._last_words = _FINAL[state], reason
             self._pass_on()
+        self._beat_now.set()
         if not self._left.wait(self._timing.farewell_s + self._timing.unregister_s):
             raise DeadlineError(
                 f"the ResourceManager has not heard within {self._timing.unregister_s:g} s that the job has {state}: "
@@ -309,7 +349,7 @@ class YarnResourceManager(Waitable):
             if self._closed:
                 return
             self._closed = True
-            self._watched = False
+            self._watchdog.end()
         self._stop.set()
         self._beat_now.set()
         for _ in range(NUM_LAUNCHERS):
@@ -345,7 +385,7 @@ class YarnResourceManager(Waitable):
         if events:
             self._events += events
             self._wakeup.notify()
-        if self._allocation.has_turn or self._last_words is not None:
+        if self._allocation.has_turn:
             self._beat_now.set()
 
     def _give_up(self, reason: str) -> None:
@@ -378,10 +418,9 @@ class YarnResourceManager(Waitable):
     def _keep_beating(self) -> None:
         try:
             while not self._stop.is_set() and not self._left.is_set():
-                self._beat_once()
-                with self._lock:
-                    wait_s = self._timing.busy_s if self._is_in_haste() else self._timing.idle_s
-                self._beat_now.wait(wait_s)
+                has_news = self._beat_once()
+                self._pace = self._pace.succeeded() if has_news else self._pace.failed(time.monotonic())
+                self._beat_now.wait(self._pace.pause_s)
                 self._beat_now.clear()
         except AttemptEndedError as error:
             self._on_ended(str(error))
@@ -398,13 +437,12 @@ class YarnResourceManager(Waitable):
             self._leaving_failed = ResourceError(self._gone)
             self._left.set()
 
-    def _is_in_haste(self) -> bool:
-        return self._allocation.is_waiting(time.monotonic()) or self._last_words is not None
-
-    def _beat_once(self) -> None:
+    def _beat_once(self) -> bool:
+        """Beat; return whether anything was said or heard."""
         with self._lock:
             turn = self._allocation.take_turn()
             new_url, self._new_url = self._new_url, None
+        has_news = bool(turn)
         # Those of a turn that was not heard are said again with this one, and refused with it.
         asks, self._unheard = (*self._unheard, *turn.asks), ()
         try:
@@ -423,11 +461,13 @@ class YarnResourceManager(Waitable):
             self._unheard = asks
             self._log.warning("M the ResourceManager does not answer: %s", error)
         else:
+            has_news = has_news or result.has_news
             self._heard_s = time.monotonic()
             with self._lock:
                 self._allocation.on_allocated(result, self._heard_s)
                 self._pass_on()
         self._leave_if_done()
+        return has_news
 
     def _register_again(self) -> None:
         logger.warning("M the ResourceManager was started again: registering again")
@@ -518,9 +558,5 @@ class YarnResourceManager(Waitable):
         while not self._stop.wait(min(LOOK_S, self._timing.owner_s / 4)):
             now_s = time.monotonic()
             self._look_at_deadlines(now_s)
-            # A process that was stopped, or waited long for a processor, has not listened itself.
-            self._silence_s += min(now_s - looked_s, 2 * LOOK_S)
+            self._watchdog.look(now_s - looked_s)
             looked_s = now_s
-            if self._watched and self._silence_s >= self._patience_s:
-                self._watched = False
-                self._on_hang(f"the job master's owner thread was silent for {self._patience_s:g} s")

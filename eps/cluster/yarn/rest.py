@@ -1,37 +1,28 @@
-"""YARN's own web interface as a :class:`eps.cluster.yarn.facade.Client`: submit, ask after and end applications,
-without a JVM.
+"""YARN's own web interface: what there is, and the end of an application, without Java.
 
 Every ResourceManager serves it beside its web pages (``/ws/v1/cluster``), so ``HADOOP_CONF_DIR`` is all that is
-needed.  Who the caller is, is said by name on a cluster without security, and proved by Kerberos on one with it
-(SPNEGO, by the package requests-kerberos).
+needed.  Who the caller is, is said by name on a cluster without security, and by whoever asks on one with it.
 
-Source: Hadoop 3.5.0, "ResourceManager REST API's": Cluster New Application API, Cluster Applications API, Cluster
-Application State API, Cluster Nodes API, Cluster Scheduler API, Cluster Delegation Tokens API.
+Source: Hadoop 3.5.0, "ResourceManager REST API's": Cluster Applications API, Cluster Application State API, Cluster
+Nodes API, Cluster Scheduler API.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import getpass
-import posixpath
 import re
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlsplit
 
-from eps.cluster.yarn.launch import escaped
 from eps.cluster.yarn.queues import CALCULATOR, counts_cores, may_submit, queue_in, report_of_queue
 from eps.cluster.yarn.types import (
     ApplicationReport,
     ClusterNode,
-    Launch,
-    LocalFile,
     QueueReport,
     Resource,
-    Submission,
 )
 from eps.errors import (
     AuthenticationError,
@@ -45,43 +36,31 @@ from eps.errors import (
 from eps.hadoop.conf import (
     NOT_SET,
     HadoopConf,
-    addresses_of,
-    default_authority,
-    resourcemanager_addresses,
-    resourcemanager_principal,
     resourcemanager_web_addresses,
     scheduler_setting,
 )
 from eps.hadoop.errors import HadoopPlace, JavaError, explain
-from eps.hadoop.kerberos import KEYTAB_VARIABLE, HttpAuth
-from eps.hadoop.token_file import HadoopToken, pack_tokens, parse_tokens
-from eps.storage.webhdfs import ask_token, cancel_token, home_folder, innermost
-from eps.system.waits import wait_for
+from eps.hadoop.kerberos import KEYTAB_VARIABLE
+from eps.storage.webhdfs import innermost
 
 #: Seconds that a ResourceManager has for an answer.
 TIMEOUT_S = 10.0
-#: Seconds from submission until the ResourceManager has written the application down.
-ACCEPT_S = 30.0
-#: Has the token that is to be cancelled.
-OWN_TOKEN_HEADER = "Hadoop-YARN-RM-Delegation-Token"
 #: Paths of one application.
-_APPLICATION = re.compile(r"apps/(?!new-application\b)")
-#: States in which an application is not in the ResourceManager's store yet.
-_UNSURE = ("NEW", "NEW_SAVING", "SUBMITTED")
+_APPLICATION = re.compile(r"apps/")
 
 
 class RestClient:
-    """Implements :class:`eps.cluster.yarn.facade.Client`.
+    """What of :class:`eps.cluster.yarn.facade.Client` needs no Java.
 
     Parameters
     ----------
     conf : HadoopConf
-    user : str, optional
-        On a cluster without security; by default HADOOP_USER_NAME, or this process's user.
     addresses : sequence of str
         ``http://HOST:PORT`` of the ResourceManagers' web servers; by default what the configuration says.
     timeout_s : float
         Each of them has so long for an answer.
+    auth : callable, optional
+        Proves who asks, on a cluster that wants Kerberos, as of ``requests.Session.auth``.
 
     Raises
     ------
@@ -90,7 +69,7 @@ class RestClient:
     """
 
     def __init__(
-        self, conf: HadoopConf, user: str = "", addresses: Sequence[str] = (), timeout_s: float = TIMEOUT_S
+        self, conf: HadoopConf, addresses: Sequence[str] = (), timeout_s: float = TIMEOUT_S, auth: Any = None
     ) -> None:
         try:
             import requests
@@ -110,68 +89,19 @@ class RestClient:
         # A proxy from the environment is for the world outside, not for the cluster.
         self._session.trust_env = False
         self._parameters: dict[str, str] = {}
-        self._user = ""
-        if conf.wants_kerberos:
-            self._session.auth = _kerberos()
-        else:
-            self._user = self._parameters["user.name"] = user or user_name(conf.environ)
+        self._session.auth = auth
+        if auth is None:
+            self._parameters["user.name"] = self.user
 
     @property
     def user(self) -> str:
-        """Who the caller is to the cluster: the owner of the folder that HDFS calls the caller's own."""
-        if not self._user:
-            self._user = posixpath.basename(home_folder(default_authority(self._conf), self._conf, self._conf.environ))
-        return self._user
+        """Who the caller is to a cluster without security."""
+        return user_name(self._conf.environ)
 
-    def obtain_tokens(self, file_systems: Collection[str] = ()) -> bytes:
-        """Return tokens for an application's containers; see :class:`~eps.cluster.yarn.facade.Client`."""
-        if not self._conf.wants_kerberos:
-            return b""
-        conf, renewer = self._conf, resourcemanager_principal(self._conf)
-        tokens = [ask_token(each, conf, conf.environ, renewer) for each in self._authorities(file_systems)]
-        return pack_tokens([*tokens, self._own_token(renewer)])
-
-    def _authorities(self, file_systems: Collection[str]) -> list[str]:
-        return [urlsplit(url).netloc for url in file_systems] or [default_authority(self._conf)]
-
-    def cancel_tokens(self, tokens: bytes, file_systems: Collection[str] = ()) -> None:
-        """Make tokens worth nothing; see :class:`~eps.cluster.yarn.facade.Client`."""
-        if not tokens:
-            return
-        *others, own = parse_tokens(tokens, "tokens to be cancelled")
-        headers = {OWN_TOKEN_HEADER: own.to_url_text()}
-        self._call("DELETE", "delegation-token", "cancel a token", headers=headers)
-        for authority, token in zip(self._authorities(file_systems), others, strict=True):
-            cancel_token(authority, self._conf, self._conf.environ, token)
-
-    def _own_token(self, renewer: str) -> HadoopToken:
-        """Return a token for the ResourceManager itself."""
-        what = "ask for a token"
-        found = self._call("POST", "delegation-token", what, {"renewer": renewer})
-        with _understood(what):
-            text = str(found["token"])
-        addresses = [address for rpc in resourcemanager_addresses(self._conf) for address in addresses_of(rpc)[:1]]
-        return dataclasses.replace(HadoopToken.from_url_text(text, what), service=",".join(addresses))
-
-    def new_application(self) -> str:
-        """Return the id of an application to be submitted."""
-        what = "ask for a new application"
-        found = self._call("POST", "apps/new-application", what)
-        with _understood(what):
-            return str(found["application-id"])
-
-    def submit(self, application_id: str, submission: Submission) -> None:
-        """Submit an application, and wait until YARN has accepted it; see :class:`~eps.cluster.yarn.facade.Client`."""
-        what = f"submit {submission.name!r} to queue {submission.queue!r}"
-        self._call("POST", "apps", what, submission_json(application_id, submission))
-
-        def is_taken() -> bool:
-            report = self.report(application_id)
-            if report.state in ("FAILED", "KILLED"):
-                raise _refused(what, refusal(report.diagnostics))
-            return report.state not in _UNSURE
-
-        wait_for(is_taken, ACCEPT_S, f"{what}: the ResourceManager's word on {application_id}", 0.05)
+    @property
+    def address(self) -> str:
+        """Where the ResourceManagers are asked, for people."""
+        return ", ".join(self._addresses)
 
     def report(self, application_id: str) -> ApplicationReport:
         """Return what YARN says of an application.
@@ -208,19 +138,6 @@ class RestClient:
             body["diagnostics"] = diagnostics
         self._call("PUT", f"apps/{application_id}/state", f"end {application_id}", body)
 
-    def set_priority(self, application_id: str, priority: int) -> int:
-        """Give an application another priority; return the one that it has now, which YARN may have bounded.
-
-        Raises
-        ------
-        ResourceError
-            It is somebody else's application, or has ended.
-        """
-        what = f"give {application_id} priority {priority}"
-        found = self._call("PUT", f"apps/{application_id}/priority", what, {"priority": priority})
-        with _understood(what):
-            return int(found["priority"])
-
     def look(self, path: str, what: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return what ``/ws/v1/cluster/PATH`` answers, as it is; for who wants more than the other methods make of it.
 
@@ -241,8 +158,8 @@ class RestClient:
             nodes = [_node_of(node) for node in ((found.get("nodes") or {}).get("node") or [])]
         return sorted(nodes, key=lambda node: node.node)
 
-    def queue(self, name: str) -> QueueReport | None:
-        """Return what YARN says of a queue; None where there is none of that name."""
+    def queue(self, name: str, user: Callable[[], str] | None = None) -> QueueReport | None:
+        """Return what YARN says of a queue to a user, by default this one; None where there is none of that name."""
         what = "look at the queues"
         found = self._call("GET", "scheduler", what)
         with _understood(what):
@@ -250,7 +167,9 @@ class RestClient:
             way = queue_in(info, name)
             if not way:
                 return None
-            is_open = not self._conf.get_bool("yarn.acl.enable") or may_submit(way, self.user)
+            is_open = not self._conf.get_bool("yarn.acl.enable") or may_submit(
+                way, self.user if user is None else user()
+            )
             return report_of_queue(way, may_submit=is_open, counts_cores=self.counts_cores(info))
 
     def counts_cores(self, info: Mapping[str, Any]) -> bool:
@@ -273,7 +192,6 @@ class RestClient:
         body: Any = None,
         query: Mapping[str, str] | None = None,
         may_miss: bool = False,
-        headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Ask the ResourceManagers in turn, the one that answered last first; return the answer's object.
 
@@ -287,7 +205,7 @@ class RestClient:
                     f"{address}/ws/v1/cluster/{path}",
                     params={**self._parameters, **(query or {})},
                     json=body,
-                    headers={"Accept": "application/json", **(headers or {})},
+                    headers={"Accept": "application/json"},
                     timeout=self._timeout_s,
                     # A standby sends its callers to the active one by a page that refreshes.
                     allow_redirects=False,
@@ -312,16 +230,6 @@ class RestClient:
 def user_name(environ: Mapping[str, str]) -> str:
     """Return who this process is to a cluster without security."""
     return environ.get("HADOOP_USER_NAME") or getpass.getuser()
-
-
-def _kerberos() -> Any:
-    try:
-        return HttpAuth()
-    except ImportError:
-        raise ConfigError(
-            "this cluster wants Kerberos: pip install '.[kerberos]' in EPS's folder for --yarn-client rest, or take "
-            "Hadoop's own client (--yarn-client java)"
-        ) from None
 
 
 @contextmanager
@@ -374,58 +282,6 @@ def refusal(text: str) -> str:
         if not colon or not head.replace(".", "").replace("$", "").isalnum() or "." not in head or not rest:
             return line
         line = rest.strip()
-
-
-def submission_json(application_id: str, submission: Submission) -> dict[str, Any]:
-    """Return the object that the Cluster Applications API takes."""
-    found: dict[str, Any] = {
-        "application-id": application_id,
-        "application-name": submission.name,
-        "application-type": submission.application_type,
-        "queue": submission.queue,
-        "am-container-spec": launch_json(submission.launch),
-        "resource": {"memory": submission.resource.memory_mb, "vCores": submission.resource.vcores},
-        "max-app-attempts": submission.max_attempts,
-        "keep-containers-across-application-attempts": submission.keep_containers,
-        "unmanaged-AM": submission.unmanaged,
-    }
-    if submission.tags:
-        found["application-tags"] = {"tag": list(submission.tags)}
-    if submission.priority is not None:
-        found["priority"] = submission.priority
-    if submission.label:
-        # The application's own expression would be that of every container that asks for none.
-        found["am-container-node-label-expression"] = submission.label
-    if submission.failures_valid_s is not None:
-        found["attempt-failures-validity-interval"] = int(submission.failures_valid_s * 1000)
-    return found
-
-
-def launch_json(launch: Launch) -> dict[str, Any]:
-    """Return an am-container-spec."""
-    found: dict[str, Any] = {
-        "commands": {"command": escaped(launch.command)},
-        "environment": {"entry": [{"key": key, "value": escaped(text)} for key, text in sorted(launch.env.items())]},
-        "local-resources": {
-            "entry": [{"key": name, "value": file_json(file)} for name, file in sorted(launch.files.items())]
-        },
-    }
-    if launch.credentials:
-        tokens = parse_tokens(launch.credentials, "the tokens of a submission")
-        entries = [{"key": token.service, "value": token.to_url_text()} for token in tokens]
-        found["credentials"] = {"tokens": {"entry": entries}}
-    return found
-
-
-def file_json(file: LocalFile) -> dict[str, Any]:
-    """Return a local resource."""
-    return {
-        "resource": file.url,
-        "type": file.kind.upper(),
-        "visibility": file.visibility.upper(),
-        "size": file.size_bytes,
-        "timestamp": file.timestamp_ms,
-    }
 
 
 def report_of(app: Mapping[str, Any]) -> ApplicationReport:

@@ -25,6 +25,7 @@ from eps.errors import ConfigError, StorageError
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import has_scheme
 from eps.storage.record import Record, YarnPart, record_bytes
+from eps.system.home import DIRECTORY_MODE, make_private
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ _PACKAGES = ("eps", "hscheduler")
 _SHIPPED = (".py", ".html", ".properties")
 #: An interpreter of this machine has so long to show that it is one.
 INTERPRETER_S = 20.0
+_FILE_MODE = 0o600
 _ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
 #: Of compiled code that is taken as it is: its source, which is beside it, is not compared (PEP 552).
 _UNCHECKED_HASH = (0b01).to_bytes(4, "little")
@@ -119,6 +121,27 @@ def pack_job(job: JobDir) -> Packed:
         return packed([(job.job_json.name, record_bytes(record), 0o600), *files])
     except OSError as error:
         raise StorageError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+
+def unpack_job(content: bytes, job: JobDir) -> None:
+    """Make a job's directory of what :func:`pack_job` has packed, for its user alone.
+
+    Raises
+    ------
+    StorageError
+        It cannot be made.
+    """
+    try:
+        for folder in (job.path, job.logs, job.containers):
+            make_private(folder)
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            for name in archive.namelist():
+                target = job.path / name
+                target.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+                target.touch(_FILE_MODE)
+                target.write_bytes(archive.read(name))
+    except (OSError, zipfile.BadZipFile) as error:
+        raise StorageError(f"{job.path}: the files of the job cannot be unpacked: {error}") from error
 
 
 def _job_files(job: JobDir) -> Iterator[tuple[str, Path]]:

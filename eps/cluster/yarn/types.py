@@ -7,9 +7,11 @@ container only when it grants one.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class Execution(StrEnum):
@@ -58,16 +60,19 @@ class NodeChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Memory and cores."""
+    """Memory and cores, and what else a container has."""
 
     memory_mb: int
     vcores: int
+    #: Other resources, as ``("yarn.io/gpu", 1)``, by name.
+    others: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.memory_mb} MB and {self.vcores} vcore{'' if self.vcores == 1 else 's'}"
+        others = "".join(f" and {number} {name}" for name, number in self.others)
+        return f"{self.memory_mb} MB and {self.vcores} vcore{'' if self.vcores == 1 else 's'}{others}"
 
     def fits_in(self, other: Resource) -> bool:
-        """Return whether ``other`` has room for this."""
+        """Return whether ``other`` has memory and cores for this; of other resources YARN alone keeps count."""
         return self.memory_mb <= other.memory_mb and self.vcores <= other.vcores
 
 
@@ -75,7 +80,7 @@ class Resource:
 class Ask:
     """One container that is asked for."""
 
-    #: YARN's allocationRequestId: what is granted for it carries it.  From 1, never used twice in an application.
+    #: YARN's allocationRequestId: what is granted for it carries it.  Equal asks of an attempt have the same, from 1.
     number: int
     resource: Resource
     #: Lower goes first, among the asks of one application.
@@ -110,9 +115,15 @@ class Grant:
         return host_of(self.node)
 
     @property
-    def sequence(self) -> int:
-        """The container's number within its application attempt: the last part of its name."""
-        return int(self.container.rpartition("_")[2])
+    def pid(self) -> int:
+        """The number of the container, unique within the application.
+
+        It is the last part of the name, plus a million for each earlier attempt of the application, plus a billion for
+        each earlier start of the ResourceManager: ``container_e17_1700000000000_0001_02_000005`` is 17001000005.
+        """
+        _, *epoch, _, _, attempt, sequence = self.container.split("_")
+        starts = int(epoch[0].removeprefix("e")) if epoch else 0
+        return int(sequence) + 10**6 * (int(attempt) - 1) + 10**9 * starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +186,11 @@ class AllocateResult:
     #: Containers of the attempts before that YARN found again since.
     kept: tuple[Grant, ...] = ()
 
+    @property
+    def has_news(self) -> bool:
+        """Whether something has happened."""
+        return bool(self.granted or self.completed or self.nodes or self.preemption or self.kept)
+
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
@@ -200,6 +216,8 @@ class Launch:
     files: Mapping[str, LocalFile] = field(default_factory=dict)
     #: Tokens in Hadoop's format; empty: none.
     credentials: bytes = field(default=b"", repr=False)
+    #: ``view`` and ``modify`` -> users and groups beside the application's own, as YARN writes them.
+    access: Mapping[str, str] = field(default_factory=dict)
 
 
 class ContainerState(StrEnum):
@@ -225,6 +243,8 @@ class Submission:
     application_type: str = "EPS"
     #: Higher goes first in the queue; None: the queue's default.
     priority: int | None = None
+    #: YARN ends the application so many seconds after its submission; None: never.
+    lifetime_s: float | None = None
     #: Of the application master's node alone; empty: the queue's default.
     label: str = ""
     max_attempts: int = 2
@@ -233,6 +253,35 @@ class Submission:
     keep_containers: bool = True
     #: The application master is a process that the caller runs, not one in a container.
     unmanaged: bool = False
+
+
+def submission_values(submission: Submission) -> dict[str, Any]:
+    """Return a submission as values of JSON, for :func:`submission_of`."""
+    values = asdict(submission)
+    values["launch"]["credentials"] = base64.b64encode(submission.launch.credentials).decode("ascii")
+    return values
+
+
+def submission_of(values: Mapping[str, Any]) -> Submission:
+    """Return the submission that :func:`submission_values` has made values of.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        It has not made these.
+    """
+    launch = values["launch"]
+    files = {name: local_file_of(file) for name, file in launch["files"].items()}
+    found = Launch(**{**launch, "files": files, "credentials": base64.b64decode(launch["credentials"])})
+    others = tuple((name, number) for name, number in values["resource"]["others"])
+    resource = Resource(**{**values["resource"], "others": others})
+    return Submission(**{**values, "launch": found, "resource": resource, "tags": tuple(values["tags"])})
+
+
+def local_file_of(values: Mapping[str, Any]) -> LocalFile:
+    """Return the file of which these are the fields, its kinds as words."""
+    kinds = {"kind": FileKind(values["kind"]), "visibility": Visibility(values["visibility"])}
+    return LocalFile(**{**values, **kinds})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,34 +1,54 @@
-"""Jobs that were submitted from any machine, found by their applications.
+"""Jobs on YARN of which this machine has no directory: theirs was lost, or is on another machine.
 
-Where a job master listens, YARN tells; what its callers must prove to know lies where the job was staged, which only
-its user can read.  Both together make a directory with which a job is asked as if it had been started here.
+What a directory holds lies where the job was staged, which only its user can read.  The folder there is named by the
+job and its application.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Collection, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eps.cluster.yarn.application import JOB_ARCHIVE, Application, home_location
+from eps.cluster.yarn.application import (
+    CHECKPOINTS,
+    JOB_ARCHIVE,
+    Application,
+    home_location,
+    staged_name,
+    staged_pattern,
+)
+from eps.cluster.yarn.client import YarnClient
+from eps.cluster.yarn.facade import Client
+from eps.cluster.yarn.shipping import unpack_job
+from eps.cluster.yarn.types import ApplicationReport
 from eps.core.types import Address
-from eps.errors import ConfigError, StorageError
-from eps.hadoop.conf import HadoopConf
+from eps.errors import ConfigError, EpsError, JobExistsError, JobNotFoundError, StorageError
+from eps.hadoop.conf import HadoopConf, environment_configuration
+from eps.spec.runtime import Runtime
 from eps.storage.atomic import read_json, write_bytes_atomic, write_json_atomic
-from eps.storage.jobdir import MASTER_FILE, JobDir, check_job_name, job_dir
+from eps.storage.claims import Claim, owner_of, signed_by
+from eps.storage.jobdir import JobDir, JobLock, check_job_name, job_dir
+from eps.storage.locations import RemotePath, open_storage
 from eps.system.home import DIRECTORY_MODE
 
 if TYPE_CHECKING:
     from eps.storage.hdfs import HdfsStorage
 
+logger = logging.getLogger(__name__)
+
 #: A NameNode or DataNode that does not answer is waited for this long.
 PATIENCE_S = 3.0
+#: Somebody mistyped a name, and waits.
+FIND_S = 2.0
+#: States of applications that have not ended.
+_LIVE = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING")
 _APPLICATION = re.compile(r"application_\d+_\d+", re.ASCII)
 #: What callers of a master need of a job's directory.
 _TOKEN, _TLS = "token", ("tls/ca.pem", "tls/certificate.pem", "tls/key.pem")
@@ -77,13 +97,13 @@ class StagedJobs:
         ConfigError
             No job can be called that, or the configuration has no file system.
         StorageError
-            What the job was staged with cannot be read, or none listens there.
+            What the job was staged with cannot be read.
         """
         if not _APPLICATION.fullmatch(application_id):
             raise ConfigError(f"{application_id!r} is no application's id")
         job = JobDir(self._folder / application_id / check_job_name(name))
         if not job.token.exists():
-            self._bring(job, application_id, user, master)
+            self._bring(job, application_id, user)
         place = {"host": master.host, "port": master.port}
         if read_json(job.master_json) != place:
             write_json_atomic(job.master_json, place, sync=False)
@@ -98,72 +118,21 @@ class StagedJobs:
         """Remove all directories; harmless when repeated."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _bring(self, job: JobDir, application_id: str, user: str, master: Address) -> None:
+    def _bring(self, job: JobDir, application_id: str, user: str) -> None:
         """Bring token and certificates; the token last: where it is, all is there."""
-        near = _on_this_host(application_id, job.name)
-        found = _read_near(near) if near is not None else self._read_staged(job.name, user, master)
+        folder = home_location(self._conf, user, self._staging) / "jobs" / staged_name(job.name, application_id)
+        found = _read_archive(folder.storage(patience_s=PATIENCE_S, conf=self._conf))
         # That there are certificates says that the job uses them.
-        folder = job.tls if len(found) > 1 else job.path
         try:
-            folder.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            (job.tls if len(found) > 1 else job.path).mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"{error.filename}: cannot be made: {error.strerror}") from error
         for name in sorted(found):
             write_bytes_atomic(job.path / name, found[name], sync=False)
 
-    def _read_staged(self, name: str, user: str, master: Address) -> dict[str, bytes]:
-        jobs = home_location(self._conf, user, self._staging) / "jobs"
-        storage = jobs.storage(patience_s=PATIENCE_S)
-        for folder in _folders(storage, name):
-            if _listens(storage, folder) == master:
-                return _read_archive(storage, f"{folder}/{JOB_ARCHIVE}")
-        raise StorageError(f"{jobs}: none of the jobs {name!r} that were staged there listens at {master}")
 
-
-def _on_this_host(application_id: str, name: str) -> JobDir | None:
-    """Return the job's own directory, where it was submitted from this one's ``EPS_HOME``."""
-    with suppress(ConfigError, StorageError):
-        job = job_dir(name)
-        application = Application.read(job)
-        if application is not None and application.application_id == application_id:
-            return job
-    return None
-
-
-def _read_near(job: JobDir) -> dict[str, bytes]:
-    found = {}
-    for name in (_TOKEN, *_TLS):
-        try:
-            found[name] = (job.path / name).read_bytes()
-        except FileNotFoundError:
-            if name == _TOKEN:
-                raise StorageError(f"{job.token}: is not there") from None
-        except OSError as error:
-            raise StorageError(f"{error.filename}: cannot be read: {error.strerror}") from error
-    return found
-
-
-def _folders(storage: HdfsStorage, name: str) -> Iterator[str]:
-    """Yield the folders of the jobs of a name, the one that was changed last first: a name is used again and again."""
-    found = storage.statuses("")
-    ours = [folder for folder, status in found.items() if status.is_folder and folder.rpartition("-")[0] == name]
-    yield from sorted(ours, key=lambda folder: (-found[folder].modified_ms, folder))
-
-
-def _listens(storage: HdfsStorage, folder: str) -> Address | None:
-    """Return where the latest master of a job said that it listens; None where none has."""
-    from eps.storage.webhdfs import MissingError
-
-    try:
-        with storage.read(f"{folder}/{MASTER_FILE}") as file:
-            place = json.loads(file.read())
-        return Address(str(place["host"]), int(place["port"]))
-    except (MissingError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _read_archive(storage: HdfsStorage, path: str) -> dict[str, bytes]:
-    with storage.read(path) as file, tempfile.TemporaryFile() as copy:
+def _read_archive(storage: HdfsStorage) -> dict[str, bytes]:
+    with storage.read(JOB_ARCHIVE) as file, tempfile.TemporaryFile() as copy:
         try:
             # Initial parameters may be in it as well.
             shutil.copyfileobj(file, copy, 1 << 20)
@@ -171,4 +140,107 @@ def _read_archive(storage: HdfsStorage, path: str) -> dict[str, bytes]:
                 there = set(archive.namelist())
                 return {name: archive.read(name) for name in (_TOKEN, *_TLS) if name == _TOKEN or name in there}
         except (zipfile.BadZipFile, KeyError) as error:
-            raise StorageError(f"{storage.describe(path)}: is not what a job is staged with: {error}") from None
+            raise StorageError(f"{storage.describe(JOB_ARCHIVE)}: is not what a job is staged with: {error}") from None
+
+
+def restore(name: str, unknown: JobNotFoundError) -> JobDir:
+    """Make the directory of a job again from what its application has on the cluster of ``HADOOP_CONF_DIR``.
+
+    Parameters
+    ----------
+    name : str
+    unknown : JobNotFoundError
+        Says that there is no such directory.
+
+    Raises
+    ------
+    JobNotFoundError
+        ``unknown``, with what YARN has of that name: the cluster has no folder of such a job of this user.
+    StorageError
+        The directory cannot be made.
+    """
+    live: list[ApplicationReport] = []
+    try:
+        conf = environment_configuration()
+        with closing(YarnClient(conf, FIND_S)) as client:
+            with suppress(EpsError):
+                live = _live(client, name)
+            home = home_location(conf, client.user)
+        folder = home / "jobs" / _latest_staged((home / "jobs").storage(patience_s=FIND_S, conf=conf).names(""), name)
+        with folder.storage(patience_s=PATIENCE_S, conf=conf).read(JOB_ARCHIVE) as file:
+            content = file.read()
+    except EpsError:
+        raise JobNotFoundError(f"{unknown}{_told_of(name, live)}") from None
+    job = job_dir(name)
+    unpack_job(content, job)
+    with JobLock(job.lock):
+        # Paths within the directory are other ones here.
+        runtime = Runtime.of_job(job).within(job.path)
+        job.note(runtime=runtime.to_values())
+        if runtime.spec.checkpoint_dir == str(home / CHECKPOINTS):
+            Claim(str(home / CHECKPOINTS / name), runtime.owner, conf.source).write(job)
+        Application(folder.name.removeprefix(f"{name}-"), str(folder), conf.source).write(job)
+    logger.warning("%s was made again from %s", job.path, folder)
+    return job
+
+
+def _latest_staged(names: Collection[str], name: str) -> str:
+    """Return the folder of the latest application of a job's name.
+
+    Raises
+    ------
+    JobNotFoundError
+        There is none.
+    """
+    numbered = re.compile(rf"{re.escape(name)}-application_(\d+)_(\d+)", re.ASCII)
+    found = {(int(match[1]), int(match[2])): each for each in names if (match := numbered.fullmatch(each))}
+    if not found:
+        raise JobNotFoundError(f"no job {name!r}")
+    return found[max(found)]
+
+
+def _live(client: Client, name: str) -> list[ApplicationReport]:
+    return [found for found in client.applications(states=_LIVE) if found.name == name]
+
+
+def _told_of(name: str, found: Sequence[ApplicationReport]) -> str:
+    """Return what YARN has of a job's name and how that is ended, as the end of a sentence; empty for nothing."""
+    if not found:
+        return ""
+    listed = ", ".join(f"{each.application_id} (of {each.user}, {each.state.lower()})" for each in found)
+    ends = "; ".join(f"yarn application -kill {each.application_id}" for each in found)
+    # In quotes, as a shell must not take it for files here.
+    theirs = f"'.eps/jobs/{staged_pattern(name)}' .eps/checkpoints/{name}"
+    return f"; but YARN has {listed} of that name: {ends} ends it, and what it has on HDFS ({theirs}) stays then"
+
+
+def check_not_running(name: str, checkpoints: RemotePath, client: Client) -> None:
+    """Refuse a name that a job still has which YARN runs, though its directory here was removed.
+
+    Its checkpoints would go with the name: whoever is to have them is taken for what it was here before.
+
+    Parameters
+    ----------
+    name : str
+    checkpoints : RemotePath
+        Where EPS has the checkpoints of all jobs of this user.
+    client : Client
+
+    Raises
+    ------
+    ConfigError
+        No job may have that name.
+    JobExistsError
+        There is such a job.
+    RpcError, StorageError
+        The cluster, or its file system, cannot be asked.
+    """
+    former = job_dir(name)
+    if former.path.exists() or signed_by(open_storage(checkpoints / name)) != owner_of(former):
+        return
+    found = [each for each in _live(client, name) if each.user == client.user]
+    if found:
+        raise JobExistsError(
+            f"job {name!r} runs as {found[-1].application_id}, though its directory {former.path} was removed, and has "
+            f"its checkpoints in {checkpoints / name}: choose another name, or end it first: eps kill {name}"
+        )

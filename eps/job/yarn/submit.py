@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from eps.cluster.supervisor.process import passed_on
-from eps.cluster.supervisor.start import SupervisorHandle, start_supervisor
 from eps.cluster.yarn.application import (
     CHECKPOINTS,
     JOB_ARCHIVE,
@@ -31,8 +30,8 @@ from eps.cluster.yarn.application import (
     staged_name,
     tags_of,
 )
-from eps.cluster.yarn.checks import Cluster, check_job
-from eps.cluster.yarn.clients import client_kind, open_client
+from eps.cluster.yarn.checks import Cluster, check_file_systems, check_job, file_systems_of, home_of
+from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.launch import LOG_STREAMS
 from eps.cluster.yarn.shipping import (
@@ -46,23 +45,20 @@ from eps.cluster.yarn.shipping import (
     packed,
     python_environment,
 )
-from eps.cluster.yarn.staging import check_file_systems, file_systems_of, home_of
 from eps.cluster.yarn.types import FileKind, Launch, LocalFile, Submission, Visibility
 from eps.data.publish import publish_dataset
-from eps.errors import ConfigError, EpsError, JobNotFoundError, RpcError, StorageError, TrainingError
+from eps.errors import ConfigError, EpsError, JobNotFoundError, RpcError, StorageError
 from eps.hadoop.bridge import CLASS_PATH_FILE
 from eps.hadoop.conf import FILES, SCHEDULER_FILE, HadoopConf, environment_configuration, self_contained
 from eps.job.launch import PreparedJob, prepare_job, remove_left
-from eps.job.yarn.ending import wished
-from eps.job.yarn.namesakes import check_not_running
+from eps.job.yarn.elsewhere import check_not_running
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import detached_places
 from eps.storage.hdfs import FileStatus
-from eps.storage.jobdir import JobDir, JobLock
+from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath, has_scheme
 from eps.storage.record import Record
-from eps.system import interrupt
 
 logger = logging.getLogger(__name__)
 
@@ -71,22 +67,14 @@ CONF = "eps-conf"
 #: Application masters that fail within so many seconds before their application has failed: fewer than a supervisor
 #: allows, for YARN does not know how far a job gets in between.
 MOST_ATTEMPTS, FAILURES_VALID_S = 3, 60.0
-#: The process that stands for the job on this machine.
-ATTENDANT = "eps.job.yarn.attendant"
-#: A ResourceManager that is asked to end an application ends its containers first, and is asked again each second.
-CLOSE_TIMEOUT_S = 60.0
 
 
-def start_on_yarn(
-    request: RunRequest, *, tied: bool, before_data: Callable[[], None] | None = None
-) -> tuple[PreparedJob, SupervisorHandle]:
-    """Prepare a job here, submit it, and start the process that attends to it.
+def start(request: RunRequest, before_data: Callable[[], None] | None = None) -> JobDir:
+    """Prepare a job here and submit it as an application of its own; return its directory when YARN has accepted it.
 
     Parameters
     ----------
     request : RunRequest
-    tied : bool
-        The application ends with this process.
     before_data : callable, optional
         As of :func:`eps.job.launch.prepare_job`.
 
@@ -98,26 +86,27 @@ def start_on_yarn(
         The data cannot be used.
     AuthenticationError
         The cluster wants Kerberos, and nobody has logged in.
+    JobExistsError
+        A job of that name runs.
     ResourceError
         YARN refuses: the message says what.
     RpcError
         The cluster cannot be reached.
     StorageError
         Its file system cannot be used.
-    TrainingError
-        Somebody killed it before it was submitted.
     """
     conf = environment_configuration()
     prepared: PreparedJob | None = None
     try:
-        with closing(open_client(conf, request.spec.yarn_client)) as client:
+        with closing(YarnClient(conf)) as client:
             _check(request.spec, client, conf)
             # Where every container, and whoever resumes the job, finds its checkpoints.
             own = home_of(conf, request.spec, client) / CHECKPOINTS
             if request.name and not request.spec.checkpoint_dir:
                 check_not_running(request.name, own, client)
             prepared = prepare_job(request, before_data, own)
-            return prepared, _start(prepared, client, conf, tied)
+            submit(prepared, client, conf)
+            return prepared.directory
     except BaseException as error:
         if prepared is not None:
             if prepared.directory.is_on_yarn():
@@ -131,8 +120,8 @@ def start_on_yarn(
             prepared.lock.close()
 
 
-def check_submission(spec: JobSpec) -> None:
-    """Refuse what the cluster would, before anything of a job is prepared or cleared; raises as :func:`start_on_yarn`.
+def check_prepared(spec: JobSpec) -> None:
+    """Refuse a job that :func:`start_prepared` would, while nothing of it is cleared; raises as :func:`start`.
 
     Parameters
     ----------
@@ -140,7 +129,7 @@ def check_submission(spec: JobSpec) -> None:
         Of the size that the job begins with.
     """
     conf = environment_configuration()
-    with closing(open_client(conf, spec.yarn_client)) as client:
+    with closing(YarnClient(conf)) as client:
         _check(spec, client, conf)
 
 
@@ -150,8 +139,8 @@ def _check(spec: JobSpec, client: Client, conf: HadoopConf) -> None:
     check_file_systems(conf, spec, client)
 
 
-def submit_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
-    """Submit a job that is prepared and checked already, as one that is resumed; raises as :func:`start_on_yarn`.
+def start_prepared(prepared: PreparedJob) -> None:
+    """Submit a job that is prepared and checked already, as one that is resumed; raises as :func:`start`.
 
     Where YARN gets nothing of it, all is as it was before it was prepared.
     """
@@ -160,8 +149,8 @@ def submit_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
         former = Application.read(job)
         try:
             conf = environment_configuration()
-            with closing(open_client(conf, prepared.runtime.spec.yarn_client)) as client:
-                return _start(prepared, client, conf, tied)
+            with closing(YarnClient(conf)) as client:
+                submit(prepared, client, conf)
         except BaseException as error:
             if Application.read(job) == former:
                 prepared.give_back()
@@ -173,53 +162,6 @@ def submit_prepared(prepared: PreparedJob, *, tied: bool) -> SupervisorHandle:
                 remove_left(former.shared, former.remove)
     finally:
         prepared.lock.close()
-
-
-def _start(prepared: PreparedJob, client: Client, conf: HadoopConf, tied: bool) -> SupervisorHandle:
-    """Submit a job, and start the process that attends to it, which takes the job's lock over."""
-    application: Application | None = None
-    try:
-        application = submit(prepared, client, conf)
-        handle = start_supervisor(
-            prepared.directory.path,
-            tied,
-            lock=prepared.lock,
-            module=ATTENDANT,
-            close_timeout_s=CLOSE_TIMEOUT_S,
-        )
-        # What is left to do here must not make it run for longer than whoever attends to it does.
-        prepared.lock.close()
-        return handle
-    except BaseException:
-        if application is not None:
-            end_submitted(client, application, "its client could not attend to it")
-        raise
-
-
-def attend_again(directory: Path) -> SupervisorHandle | None:
-    """Start the process that attends to a job whose former one has ended; the application was going on without it.
-
-    The job counts as running when this returns: its lock is taken here, and handed over.
-
-    Returns
-    -------
-    SupervisorHandle or None
-        None where the job's end is known by now, and what it has left is here.
-
-    Raises
-    ------
-    JobExistsError
-        Somebody attends to it.
-    ResourceError, StorageError
-        The process cannot be started; the lock cannot be taken.
-    """
-    job = JobDir(directory)
-    with JobLock(job.lock) as lock:
-        if job.is_settled():
-            return None
-        # The process number of the former one may be anybody's by now, and what it waited for may have come.
-        job.note(pid=0, yarn={"waiting": None})
-        return start_supervisor(directory, False, lock=lock, module=ATTENDANT)
 
 
 def check_environment(python: str) -> None:
@@ -241,37 +183,29 @@ def check_environment(python: str) -> None:
 def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Application:
     """Bring a job's files to the cluster and submit its application, which its directory knows from before on.
 
-    Raises as :func:`start_on_yarn`; where YARN may have it all the same, it is told to end it.
+    Raises as :func:`start`; where YARN may have it all the same, it is told to end it.
     """
     spec, job = prepared.runtime.spec, prepared.directory
     home = home_of(conf, spec, client)
-    shared = home / "jobs" / staged_name(job.name)
-
-    def look() -> None:
-        """Raise where somebody wants the end of the job; one who does so later finds its application."""
-        reason = wished(job)
-        if reason:
-            raise TrainingError(f"job {job.name!r} was killed before it was submitted: {reason}")
-
+    application_id = client.new_application()
+    shared = home / "jobs" / staged_name(job.name, application_id)
     try:
-        with interrupt.heeding(look):
-            look()
-            orders = with_job(prepared, common_orders(conf, spec, shared, client), shared, home)
-            tokens = client.obtain_tokens(file_systems_of(home, spec, detached_places(job).values()))
-            launch = launch_of("eps.job.yarn.am", orders, orders.files, tokens)
-            submission = Submission(
-                name=job.name,
-                launch=launch,
-                resource=resource_of(spec, "master"),
-                queue=spec.queue,
-                tags=tags_of(spec),
-                label=spec.by_role("label", "master"),
-                max_attempts=MOST_ATTEMPTS,
-                failures_valid_s=FAILURES_VALID_S,
-            )
-            kind = client_kind(conf, spec.yarn_client)
-            application = Application(client.new_application(), str(shared), conf.source, kind)
-            look()
+        orders = with_job(prepared, common_orders(conf, spec, shared, client), shared, home)
+        tokens = client.obtain_tokens(file_systems_of(home, spec, detached_places(job).values()))
+        launch = launch_of("eps.job.yarn.am", orders, orders.files, tokens)
+        submission = Submission(
+            name=job.name,
+            launch=dataclasses.replace(launch, access=spec.access()),
+            resource=resource_of(spec, "master"),
+            queue=spec.queue,
+            tags=tags_of(spec),
+            label=spec.by_role("label", "master"),
+            max_attempts=MOST_ATTEMPTS,
+            failures_valid_s=FAILURES_VALID_S,
+            priority=spec.priority if spec.priority >= 0 else None,
+            lifetime_s=spec.lifetime_s or None,
+        )
+        application = Application(application_id, str(shared), conf.source)
         submit_noted(client, job, application, submission)
     except BaseException:
         remove_shared(shared)

@@ -1,7 +1,7 @@
-"""Sweeps that are one application of YARN each, as directories on the client's machine know them.
+"""Sweeps on YARN, each an application, as directories on the client's machine know them.
 
-``hscheduler sweep --as one-application`` makes one under ``EPS_HOME/sweeps`` and follows the application; here is what
-becomes of it when nobody follows any more.  It has the files of a job's directory: ``lock`` for as long as somebody
+``hscheduler sweep --on yarn`` makes one under ``EPS_HOME/sweeps`` and follows the application; here is what becomes of
+it when no process follows it any more.  It has the files of a job's directory: ``lock`` for as long as a process
 follows, and the record, with the application, and with an end when what the sweep has left on the cluster is here.
 """
 
@@ -11,9 +11,10 @@ import re
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from eps.cluster.yarn.application import ENDED_FILE, Application
-from eps.cluster.yarn.clients import open_client
+from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.outcome import outcome, word_of
 from eps.cluster.yarn.types import ApplicationReport
 from eps.errors import JobNotFoundError
@@ -22,8 +23,8 @@ from eps.storage.api import Storage
 from eps.storage.jobdir import JobDir
 from eps.system.home import eps_home
 
-#: Of what a sweep leaves on the cluster: there when its first trial has ended.
-REPORT_FILE = "report.json"
+#: Of what H-scheduler leaves on the cluster: a folder with the report of each sweep of which a job has ended.
+REPORTS = "reports"
 _NAME = re.compile(r"[0-9a-f]+", re.ASCII)
 
 
@@ -83,10 +84,15 @@ def state_of_sweep(sweep: JobDir) -> SweepState:
         state = word[0]
     elif report is None and left:
         return SweepState(state, f"YARN does not know {application.application_id} any more, which may run")
-    if REPORT_FILE in left:
+    if REPORTS in left:
         told = f"what it has left was not fetched from {store.describe('')}"
         return SweepState(state, f"{told}: hscheduler sweep --resume {sweep.name} does")
     return SweepState(state)
+
+
+def report_file(sweep: str) -> str:
+    """Return where the report of a sweep is, in its application's folder on the cluster."""
+    return f"{REPORTS}/{quote(sweep, safe='')}.json"
 
 
 def said_end(shared: Storage) -> tuple[str, str, int] | None:
@@ -118,7 +124,7 @@ def report_of(application: Application) -> ApplicationReport | None:
     AuthenticationError, RpcError
         YARN cannot be asked.
     """
-    with closing(open_client(read_configuration(Path(application.conf_dir)), application.client)) as client:
+    with closing(YarnClient(read_configuration(Path(application.conf_dir)))) as client:
         try:
             return client.report(application.application_id)
         except JobNotFoundError:

@@ -1,7 +1,7 @@
 """Jobs that share one application of YARN, on the side of its application master.
 
-Each job's master is a process of the application master's container, forked by a supervisor as on one machine, and its
-workers and servers are containers of the application, which the job's master asks the application master for
+Each job's master is in a process of the application master's container, with others (:mod:`eps.job.yarn.masters`).
+Its workers and servers are containers of the application, which the job's master asks the application master for
 (:mod:`eps.cluster.broker.service`).  So one process of the application speaks to YARN, and has a Java virtual
 machine.  Jobs end with that process, however it ends: the next attempt begins them again from their checkpoints.
 
@@ -10,21 +10,18 @@ Source: EPS §5.1 and Fig. 12 (each job is an application of its own).  Deviatio
 
 from __future__ import annotations
 
-import io
 import logging
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from eps.cluster.broker.service import Broker
-from eps.cluster.supervisor.start import SupervisorHandle, WarmSupervisor
 from eps.cluster.yarn.application import CHECKPOINTS, JOB_ARCHIVE, RESULTS, MasterOrders, role_templates
 from eps.cluster.yarn.launch import RoleTemplate
-from eps.errors import StorageError
+from eps.cluster.yarn.shipping import unpack_job
 from eps.job.entry_points import ENTRY_POINTS
 from eps.job.launch import PreparedJob, prepare_job
+from eps.job.yarn.masters import HostedMaster, MasterHosts
 from eps.job.yarn.submit import with_job
 from eps.net.security.credentials import Security
 from eps.spec.file import RunRequest
@@ -32,13 +29,12 @@ from eps.spec.runtime import Runtime
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.jobdir import MASTER_FILE, JobDir, jobs_dir
 from eps.storage.locations import RemotePath
-from eps.system.home import DIRECTORY_MODE, make_private
+from eps.system.home import make_private
 
 logger = logging.getLogger(__name__)
 
 #: Of the application's shared folder: a folder for each job, beside that for the checkpoints of all.
 JOBS = "jobs"
-_FILE_MODE = 0o600
 
 
 def role_key(job: str, role: str) -> str:
@@ -77,35 +73,41 @@ class Place:
         self._broker, self._roles = broker, roles
         self._shared = RemotePath.parse(orders.shared)
         self._lock = threading.Lock()
+        self._masters = MasterHosts()
+        #: One start at a time: the first brings the data that all have, and hundreds at once would overrun HDFS.
+        self._starting = threading.Lock()
         #: Job -> the latest start of it here.
         self._runs: dict[str, object] = {}
 
-    def start(
-        self, request: RunRequest, before_data: Callable[[], None] | None = None
-    ) -> tuple[JobDir, SupervisorHandle]:
+    def start(self, request: RunRequest, before_data: Callable[[], None] | None = None) -> tuple[JobDir, HostedMaster]:
         """Start a job; it ends with this process.  Raises as :meth:`eps.job.client.Job.start`."""
-        warm = WarmSupervisor(ENTRY_POINTS)
-        try:
-            if not request.spec.checkpoint_dir:
-                # Of a job that is begun twice, by this attempt and by the one before, both may be there.
-                where = self._shared / CHECKPOINTS / self._attempt
-                request = request.with_spec(checkpoint_dir=str(where))
+        if not request.spec.checkpoint_dir:
+            # Of a job that is begun twice, by this attempt and by the one before, both may be there.
+            request = request.with_spec(checkpoint_dir=str(self._shared / CHECKPOINTS / self._attempt))
+        with self._starting:
             prepared = prepare_job(request, before_data)
-        except BaseException:
-            warm.cancel()
-            raise
-        return prepared.directory, self.start_prepared(prepared, warm)
+            return prepared.directory, self._start_prepared(prepared)
 
-    def start_prepared(self, prepared: PreparedJob, warm: WarmSupervisor | None = None) -> SupervisorHandle:
+    def start_prepared(self, prepared: PreparedJob) -> HostedMaster:
         """Start a job that is prepared already, as one that is resumed; raises as :meth:`start`."""
-        warm = WarmSupervisor(ENTRY_POINTS) if warm is None else warm
+        with self._starting:
+            return self._start_prepared(prepared)
+
+    def _start_prepared(self, prepared: PreparedJob) -> HostedMaster:
         try:
             self._begin(prepared)
         except BaseException:
-            warm.cancel()
             prepared.lock.close()
             raise
-        return prepared.start(tied=True, warm=warm)
+        return self._masters.start(prepared)
+
+    def host_pids(self) -> list[int]:
+        """Return the processes that run the jobs' masters."""
+        return self._masters.pids()
+
+    def close(self) -> None:
+        """End all jobs; harmless when repeated."""
+        self._masters.close()
 
     def _begin(self, prepared: PreparedJob) -> None:
         spec, job = prepared.runtime.spec, prepared.directory
@@ -168,31 +170,17 @@ class Place:
         names = storage.names("")
         for name in names:
             job = JobDir(jobs_dir() / name)
-            for folder in (job.path, job.logs, job.containers):
-                make_private(folder)
+            make_private(job.path)
             found = storage.names(name)
             if JOB_ARCHIVE in found:
                 with storage.read(f"{name}/{JOB_ARCHIVE}") as file:
-                    _unpack(file.read(), job.path)
+                    unpack_job(file.read(), job)
                 # Paths within the directory are other ones here.
                 job.note(runtime=Runtime.of_job(job).within(job.path).to_values())
             if RESULTS in found and job.report.name in storage.names(f"{name}/{RESULTS}"):
                 with storage.read(f"{name}/{RESULTS}/{job.report.name}") as file:
                     write_bytes_atomic(job.report, file.read(), sync=False)
         return names
-
-
-def _unpack(content: bytes, folder: Path) -> None:
-    """Unpack what :func:`eps.cluster.yarn.shipping.pack_job` has packed, for its user alone."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            for name in archive.namelist():
-                target = folder / name
-                target.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-                target.touch(_FILE_MODE)
-                target.write_bytes(archive.read(name))
-    except (OSError, zipfile.BadZipFile) as error:
-        raise StorageError(f"{folder}: the files of the job cannot be unpacked: {error}") from error
 
 
 _here: Place | None = None

@@ -5,6 +5,7 @@ Needs nothing of the simulator: who asks a service something does not wait for i
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
 import sys
@@ -19,9 +20,43 @@ from hscheduler.core.words import counted
 from hscheduler.page import write_page
 from hscheduler.policies import POLICIES
 from hscheduler.reports.report import point_text, table
+from hscheduler.service.client import SchedulerClient
+from hscheduler.service.directory import ServiceDir
 from hscheduler.spec import Spec
 
 DEFAULT_POLICY = "elastic"
+
+
+def client_of(args: argparse.Namespace) -> SchedulerClient:
+    """Return the client of the service that the flags name.  Raises as :class:`SchedulerClient`."""
+    directory = ServiceDir.of(args.state)
+    if not args.scheduler and directory.is_application():
+        # Commands that ask a service of this host do not wait for these imports.
+        from hscheduler.application.follow import say_where
+
+        say_where(directory)
+    return SchedulerClient(directory, args.scheduler or "")
+
+
+def flags_of(args: argparse.Namespace) -> str:
+    """Return by which flags another command finds the same service."""
+    return ServiceDir.of(args.state).flag + (f" --scheduler {args.scheduler}" if args.scheduler else "")
+
+
+def travelling(args: argparse.Namespace, tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a sweep's tables with places that the service which the flags name finds.  Raises as ``staged_for``."""
+    directory = ServiceDir.of(args.state)
+    # One that is given by its address alone need not be the one that was submitted from here.
+    if args.scheduler or not directory.is_application():
+        return tables
+    from hscheduler.application.follow import staged_for
+
+    return staged_for(directory, tables)
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    print(line, flush=True)
 
 
 def report_path(text: str | None, name: str = "report") -> Path | None:

@@ -1,11 +1,9 @@
-"""What clients ask of a service: ``submit``, ``sweep``, ``jobs``, ``why``, ``kill``."""
+"""What clients ask of a service: ``submit``, ``jobs``, ``why``, ``kill``."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +11,12 @@ from eps.cli.exits import EXIT_FAILED, EXIT_OK
 from eps.errors import ConfigError
 from eps.job.display import table
 from eps.spec.file import RunRequest, read_job_file
+from eps.spec.job_spec import JobSpec
 from eps.spec.results import check_results, wanted_of
-from hscheduler.cli.commands.common import report_path, tell_best, tell_failures, with_flags, write_results
+from hscheduler.cli.commands.common import client_of, flags_of, travelling
 from hscheduler.core.words import count_of
-from hscheduler.live.results import deliver_results
 from hscheduler.live.submission import Submission
-from hscheduler.reports.exporters import Export, exporters
 from hscheduler.service.client import SchedulerClient, number
-from hscheduler.service.directory import ServiceDir
-from hscheduler.spec import Spec
-
-
-def client_of(args: argparse.Namespace) -> SchedulerClient:
-    """Return the client that the flags name.  Raises as :class:`SchedulerClient`."""
-    return SchedulerClient(ServiceDir.of(args.state), args.scheduler or "")
-
-
-def flags_of(args: argparse.Namespace) -> str:
-    """Return by which flags another command finds the same service."""
-    return ServiceDir.of(args.state).flag + (f" --scheduler {args.scheduler}" if args.scheduler else "")
 
 
 def submit(args: argparse.Namespace) -> int:
@@ -43,95 +28,44 @@ def submit(args: argparse.Namespace) -> int:
             raise ConfigError(f"{result.name} is {place}, but is written when the job has ended: add --wait")
     check_results(request)
     with client_of(args) as client:
-        submission = client.submit_job(args.name or request.name, request.spec, args.sweep or "")
+        settings = travelling(args, {"job": json.loads(request.spec.to_json()), "space": {}})["job"]
+        submission = client.submit_job(
+            args.name or request.name, JobSpec.from_dict(settings, args.job), args.sweep or ""
+        )
         if submission.is_over:
             # It was submitted before, or can never fit the cluster.
-            return _ended(submission, request, "is over: ")
+            return _ended(client, submission, request, "is over: ")
         how = f"hscheduler why {submission.job_id}{flags_of(args)} says how it is"
         print(f"{submission.job_id} is submitted, for eps as {submission.name}; {how}", flush=True)
         if not args.wait:
             return EXIT_OK
         client.wait(submission)
-        return _ended(submission, request)
+        return _ended(client, submission, request)
 
 
-def _ended(submission: Submission, request: RunRequest, first: str = "") -> int:
+def _ended(client: SchedulerClient, submission: Submission, request: RunRequest, first: str = "") -> int:
     """Print how a job ended, and bring what it has left to where its file says; return the exit code."""
     loss = "" if submission.loss is None else f" with {submission.loss:.6g}"
     why = f": {submission.why}" if submission.why else ""
     print(f"{submission.job_id} {first}{submission.phase}{loss}{why}")
     if any(wanted_of(request)) and (submission.has_started or submission.phase == "finished"):
-        # Its directory is under the service's EPS_HOME, which this machine must share.
-        deliver_results(submission, request)
+        client.deliver(submission, request)
     return EXIT_OK if submission.phase == "finished" else EXIT_FAILED
-
-
-def sweep(args: argparse.Namespace) -> int:
-    """Have a service run a sweep's file; print what happens until it has ended, unless nobody wants to see it."""
-    if args.web is not None:
-        raise ConfigError("web is not possible with a service, which has a page of its own: hscheduler serve --web")
-    if args.policy is not None:
-        raise ConfigError("policy is not possible with a service, which has one of its own: hscheduler serve --policy")
-    for flag in ("report", "page", "tensorboard", "mlflow"):
-        if args.detach and getattr(args, flag):
-            raise ConfigError(f"{flag} is not possible with detach, which waits for nothing to write")
-    exports = exporters(args.tensorboard, args.mlflow)
-    target, drawn = report_path(args.report), report_path(args.page, "page")
-    # With whole names: a service runs somewhere else.
-    tables = with_flags(Spec.read(Path(args.spec)), trials=args.trials, seed=args.seed).tables()
-    with client_of(args) as client:
-        name = client.run_sweep(tables, args.name or "")
-        flags = flags_of(args)
-        if args.name and client.report(name)[1]:
-            # The same file under the same name: its trials are not tried once more.
-            print(f"sweep {name} was submitted before and is over; another --name runs it again", file=sys.stderr)
-            if args.detach:
-                print(f"its results: hscheduler results {name}{flags}")
-                return EXIT_OK
-            return _results(client, name, args, target, drawn, exports)
-        where = f"hscheduler jobs {name}{flags} shows it, hscheduler kill {name}{flags} ends it"
-        print(f"the service runs sweep {name}; {where}", flush=True)
-        if args.detach:
-            return EXIT_OK
-        try:
-            for news in client.watch(name):
-                if not args.quiet:
-                    print(f"{news.at_s:8.2f} s  {news.text}", flush=True)
-        except KeyboardInterrupt:
-            print(f"it goes on; {where}", file=sys.stderr)
-            raise
-        return _results(client, name, args, target, drawn, exports)
-
-
-def _results(
-    client: SchedulerClient,
-    name: str,
-    args: argparse.Namespace,
-    target: Path | None,
-    drawn: Path | None,
-    exports: Sequence[Export],
-) -> int:
-    """Write and print what a sweep that is over has brought; return the exit code."""
-    found, _ = client.report(name)
-    write_results(target, drawn, found)
-    for export in exports:
-        export(found)
-    if args.quiet:
-        tell_failures(found)
-    return tell_best(found, drawn)
 
 
 def jobs(args: argparse.Namespace) -> int:
     """Print the jobs of a sweep, or all."""
+    over = 0
     with client_of(args) as client:
-        found, about = client.jobs(args.sweep or "")
+        if args.json or args.all:
+            shown, about = client.jobs(args.sweep or "")
+        else:
+            shown, about, over = client.jobs_going_on(args.sweep or "")
     if args.json:
-        print(json.dumps({"scheduler": about, "jobs": found}, indent=1))
+        print(json.dumps({"scheduler": about, "jobs": shown}, indent=1))
         return EXIT_OK
-    shown = [each for each in found if args.all or not each["is_over"]]
     rows = [("JOB", "SWEEP", "PHASE", "WORKERS", "SERVERS", "ITERATION", "FEEDBACK", "LOSS", "WHY"), *map(_row, shown)]
     print(table(rows, indent=""))
-    over = len(found) - len(shown)
     more = f"; {over} that are over are not shown (--all)" if over else ""
     print(f"{about['policy']}: {about['used_vcores']} of {about['vcores']} vcores are taken{more}")
     return EXIT_OK

@@ -15,12 +15,12 @@ from typing import Any
 from eps.cli.exits import EXIT_OK
 from eps.errors import ConfigError, StorageError
 from eps.job.display import number_text, table
-from hscheduler.cli.commands.common import report_path
-from hscheduler.live.best import export_best
+from hscheduler.application.follow import ApplicationDir
+from hscheduler.cli.commands.common import client_of, report_path
+from hscheduler.live.results import export_best
 from hscheduler.page import write_page
 from hscheduler.reports.exporters import exporters
 from hscheduler.reports.report import point_text
-from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.main import past_report
 
@@ -57,8 +57,23 @@ def results(args: argparse.Namespace) -> int:
         for export in exports:
             export(report)
     if args.export_best:
-        print(f"model of {export_best(found[0], args.export_best)}: {args.export_best}", file=sys.stderr)
+        print(f"model of {_export_best(args, found[0])}: {args.export_best}", file=sys.stderr)
     return EXIT_OK
+
+
+def _export_best(args: argparse.Namespace, report: Mapping[str, Any]) -> str:
+    """Copy the model of a report's best trial to where it is wanted; return the trial."""
+    directory = ServiceDir.of(args.state)
+    if not args.state or not directory.is_application() or not _runs(directory):
+        return export_best(report, args.export_best)
+    # Its jobs are under no EPS_HOME of this host.
+    if report["best"] is None:
+        raise ConfigError("no trial finished: there is no best model")
+    best = str(report["best"]["job_id"])
+    job = next(trial["attempts"][-1]["job_id"] for trial in report["trials"] if trial["job_id"] == best)
+    with client_of(args) as client:
+        client.save_model(job, str(Path(args.export_best).absolute()))
+    return best
 
 
 def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -72,12 +87,24 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     if not args.state and not args.scheduler:
         return read_reports(Path(args.report))
     directory = ServiceDir.of(args.state)
-    if args.scheduler or directory.is_running():
-        with SchedulerClient(directory, args.scheduler or "") as client:
+    if args.scheduler or _runs(directory):
+        with client_of(args) as client:
             found, _ = client.report(args.report)
+    elif directory.is_application():
+        reports = ApplicationDir(directory.path).kept_reports()
+        if args.report not in reports:
+            raise ConfigError(f"sweep is {args.report!r}, but must be one of {', '.join(reports) or 'none'}")
+        found = reports[args.report]
     else:
         found = past_report(directory, args.report)
     return {found["policy"]: found}
+
+
+def _runs(directory: ServiceDir) -> bool:
+    """Return whether a service has a directory; one on YARN until what it has left is here."""
+    if not directory.is_application():
+        return directory.is_running()
+    return ApplicationDir(directory.path).kept() is None
 
 
 def read_reports(path: Path) -> dict[str, dict[str, Any]]:

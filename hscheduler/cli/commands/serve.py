@@ -1,4 +1,4 @@
-"""``hscheduler serve``: the service in the foreground, until it is told to end."""
+"""``hscheduler serve``: the service in this process, until it is told to end; or as an application of YARN."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ import logging
 import signal
 import sys
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 from eps.cli.exits import EXIT_FAILED, EXIT_OK
+from eps.cluster.yarn.client import YarnClient
+from eps.cluster.yarn.facade import Client
 from eps.core.types import Address
 from eps.errors import ConfigError
-from hscheduler.cli.commands.common import policies_of
-from hscheduler.live.on_yarn import PLACES, container_settings, yarn_cluster
+from eps.hadoop.conf import HadoopConf, environment_configuration
+from eps.spec.file import read_job_file
+from eps.spec.job_spec import JobSpec
+from eps.storage.locations import open_storage
+from eps.system import interrupt
+from hscheduler.application.follow import ApplicationDir, Ended, Following, bring
+from hscheduler.application.submit import submit_service
+from hscheduler.cli.commands.common import policies_of, say
+from hscheduler.live.on_yarn import PLACES, cluster_of, container_settings
 from hscheduler.page import PageServer
 from hscheduler.reports.metrics import metrics_text
 from hscheduler.reports.view import SweepView
@@ -26,59 +36,62 @@ from hscheduler.spec import ClusterSpec
 LOOK_S = 1.0
 
 
-def placed_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the cluster that the flags ask for, and the settings of every job; on YARN it is the one that there is.
+def _settings(args: argparse.Namespace, **cluster: Any) -> ServiceSettings:
+    """Return what the flags say of a service, of a cluster that is given."""
+    return ServiceSettings(
+        policy=None if args.policy is None else policies_of(args.policy)[0],
+        seed=args.seed,
+        threshold=args.threshold,
+        feedback_iteration=args.feedback_iteration,
+        kill_restart_s=args.kill_restart,
+        **cluster,
+    )
+
+
+def _container_size(args: argparse.Namespace) -> dict[str, Any]:
+    size = {"container_vcores": args.container_vcores, "container_memory": args.container_memory}
+    return {name: value for name, value in size.items() if value is not None}
+
+
+def settings_here(args: argparse.Namespace) -> ServiceSettings:
+    """Return the settings of a service in this process, with the cluster that the flags ask for.
 
     Raises
     ------
     ConfigError
         The flags contradict each other.
-    ResourceError, RpcError
-        As :func:`hscheduler.live.on_yarn.yarn_cluster`.
     """
-    size = {"container_vcores": args.container_vcores, "container_memory": args.container_memory}
-    size = {name: value for name, value in size.items() if value is not None}
-    flags = {"nodes": args.nodes, "vcores": args.vcores, "memory": args.memory}
-    if args.on in (None, "local"):
-        if size:
-            raise ConfigError(f"{next(iter(size))} is for containers: add --on docker or --on yarn")
-        return flags
-    if args.on not in PLACES:
-        raise ConfigError(f"on is {args.on!r}, but must be one of {', '.join(PLACES)}")
+    size, job_settings = _container_size(args), None
     if args.on == "docker":
         # Its jobs name their images, which are looked for as each begins.
-        return {**flags, "job_settings": container_settings(ClusterSpec(**size), args.on)}
-    for name, value in flags.items():
-        if value is not None:
-            raise ConfigError(f"{name} is {value}, but on YARN the nodes are those of the cluster")
-    found = yarn_cluster(ClusterSpec(**size))
-    return {
-        "nodes": found.nodes,
-        "vcores": found.vcores,
-        "memory": found.memory,
-        "job_settings": container_settings(found),
-    }
-
-
-def serve(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM (jobs go on, for the next one) or Ctrl-C (jobs end)."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+        job_settings = container_settings(ClusterSpec(**size), args.on)
+    elif size:
+        raise ConfigError(f"{next(iter(size))} is for containers: add --on docker or --on yarn")
     address = parse_address(args.listen) if args.listen else Address("", 0)
-    asked = placed_settings(args)
-    settings = ServiceSettings(
-        policy=None if args.policy is None else policies_of(args.policy)[0],
-        nodes=asked["nodes"],
-        vcores=asked["vcores"],
-        memory=asked["memory"],
-        job_settings=asked.get("job_settings"),
-        seed=args.seed,
-        threshold=args.threshold,
-        feedback_iteration=args.feedback_iteration,
-        kill_restart_s=args.kill_restart,
+    return _settings(
+        args,
+        nodes=args.nodes,
+        vcores=args.vcores,
+        memory=args.memory,
+        job_settings=job_settings,
         host=address.host,
         port=address.port,
     )
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM (jobs go on, for the next one) or Ctrl-C (jobs end); on YARN, follow the application."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    if args.on not in (None, *PLACES):
+        raise ConfigError(f"on is {args.on!r}, but must be one of {', '.join(PLACES)}")
+    if args.on == "yarn":
+        return _on_yarn(args)
+    for flag in ("detach", "application"):
+        if getattr(args, flag):
+            raise ConfigError(f"{flag} is for a service that is an application: add --on yarn")
+    settings = settings_here(args)
     directory = ServiceDir.of(args.state)
+    _check_no_application(directory)
     told = threading.Event()
     signals: list[int] = []
 
@@ -94,7 +107,7 @@ def serve(args: argparse.Namespace) -> int:
     with ExitStack() as undo:
         page = None
         if args.web is not None:
-            # Before there is a journal, with whose settings every later start has to agree.
+            # Before there is a record, with whose settings every later start has to agree.
             page = PageServer(args.web, lambda: metrics_text(views[0].look()) if views else "")
             undo.callback(page.close)
         service = Service(directory, settings)
@@ -127,3 +140,132 @@ def serve(args: argparse.Namespace) -> int:
         else:
             print("H-scheduler ends, and its jobs with it", flush=True)
     return EXIT_OK
+
+
+# ---- on YARN
+
+#: Flags that a service on YARN does not have, and why.
+_NOT_ON_YARN = {
+    **dict.fromkeys(("nodes", "vcores", "memory"), "the nodes are those of the cluster"),
+    "listen": "the service listens on the node of its application's master",
+    "web": "its page is the tracking URL, which is printed",
+    "forget": "each application begins with a record of its own",
+}
+#: Settings of a job's file that the application has.
+_OF_APPLICATION = ("queue", "python", "staging", "tags", "label")
+
+
+def _check_no_application(directory: ServiceDir) -> None:
+    """Refuse the directory of a service on YARN that has not ended, or whose results are not here."""
+    if not directory.is_application():
+        return
+    known = ApplicationDir(directory.path)
+    application = known.application()
+    if application is not None and application.shared and known.kept() is None:
+        raise ConfigError(
+            f"{directory.path} belongs to {application.application_id} on YARN: {known.how_again} follows it, and "
+            "Ctrl-C ends it then; or use another --state"
+        )
+
+
+def _application_settings(path: str | None) -> JobSpec:
+    """Return the settings of the application that a file asks for.
+
+    Raises
+    ------
+    ConfigError
+        There is no such file, or it has settings of jobs.
+    """
+    values = {} if path is None else read_job_file(Path(path))
+    for name in values:
+        if name not in _OF_APPLICATION:
+            raise ConfigError(f"{path}: {name} is a setting of jobs; an application has {', '.join(_OF_APPLICATION)}")
+    return JobSpec.from_dict(values, path or "settings")
+
+
+def _on_yarn(args: argparse.Namespace) -> int:
+    """Be the client of a service that is an application: submit it, unless it runs, and follow it."""
+    for flag, why in _NOT_ON_YARN.items():
+        given = getattr(args, flag)
+        if given is not None and given is not False:
+            raise ConfigError(f"{flag} is {given}, but on YARN {why}")
+    job, conf, directory = (
+        _application_settings(args.application),
+        environment_configuration(),
+        ServiceDir.of(args.state),
+    )
+    if directory.record.exists():
+        raise ConfigError(f"{directory.path} belongs to a service of this host: use another --state")
+    known = ApplicationDir(directory.path)
+    with directory.lock(), closing(YarnClient(conf)) as client:
+        following = _running(known, client, conf)
+        if following is None:
+            following = _begun(args, job, known, client, conf)
+        return _followed(following, known, detach=args.detach)
+
+
+def _running(known: ApplicationDir, client: Client, conf: HadoopConf) -> Following | None:
+    """Return who follows the application that a directory has; None where it has none, or that has ended."""
+    application = known.application()
+    if application is None or not application.shared or known.kept() is not None:
+        return None
+    following = Following(application, client, known.service, open_storage(application.shared, conf=conf), say, None)
+    ended = following.until_it_listens()
+    if ended is None:
+        return following
+    _tell_end(following, known, ended)
+    return None
+
+
+def _begun(
+    args: argparse.Namespace, job: JobSpec, known: ApplicationDir, client: Client, conf: HadoopConf
+) -> Following:
+    """Submit an application; return who follows it."""
+    name = "the service"
+    with interrupt.before_submission(name):
+        cluster = cluster_of(ClusterSpec(**_container_size(args)), client.nodes())
+        size = {"nodes": cluster.nodes, "vcores": cluster.vcores, "memory": cluster.memory}
+        settings = _settings(args, **size, job_settings=container_settings(cluster))
+        known.service.security(between_hosts=True)
+        # Of one that has ended, and whose results are here.
+        known.job.job_json.unlink(missing_ok=True)
+        application = submit_service(settings, job, cluster, known.job, client, conf)
+    say(f"{application.application_id} is H-scheduler: {_how(known, application.application_id)}")
+    return Following(application, client, known.service, open_storage(application.shared, conf=conf), say, None)
+
+
+def _how(known: ApplicationDir, application_id: str) -> str:
+    return f"Ctrl-C, or yarn application -kill {application_id}, ends it, and its jobs with it; state in {known.path}"
+
+
+def _followed(following: Following, known: ApplicationDir, *, detach: bool) -> int:
+    """Follow a service's application until it has ended, or as soon as it listens; return the exit code."""
+    name = following.application.application_id
+    try:
+        ended = following.until_it_listens()
+        if ended is None:
+            say(f"H-scheduler listens on {following.place}; its page: {following.page}")
+            if detach:
+                say(f"{name} goes on: {known.how_again} follows it again, and Ctrl-C ends it then")
+                return EXIT_OK
+            ended = following.run()
+    except KeyboardInterrupt:
+        interrupt.let_go_of_closed()
+        with interrupt.by_others_too():
+            ended = following.end("H-scheduler ends")
+            _tell_end(following, known, ended)
+        say("H-scheduler ends, and its jobs with it")
+        return EXIT_OK if ended.is_over else EXIT_FAILED
+    _tell_end(following, known, ended)
+    return EXIT_FAILED
+
+
+def _tell_end(following: Following, known: ApplicationDir, ended: Ended) -> None:
+    """Fetch what an application has left, and say how it ended."""
+    problem = bring(known, following.shared, ended)
+    name = following.application.application_id
+    print(f"hscheduler: {name} {ended.state}: {ended.reason}", file=sys.stderr)
+    if problem:
+        print(f"hscheduler: {problem}", file=sys.stderr)
+    if ended.state == "failed":
+        print(f"what its containers wrote: yarn logs -applicationId {name}", file=sys.stderr)

@@ -11,15 +11,13 @@ from functools import partial
 from pathlib import Path
 
 from eps.cli.exits import EXIT_OK
-from eps.cluster.yarn.rest import RestClient
 from eps.hadoop.conf import environment_configuration
 from eps.job.yarn.elsewhere import StagedJobs
-from hscheduler.live.yarn_facts import MasterFacts, Masters
 from hscheduler.service.directory import parse_address
-from hscheduler.yarn.endpoint import PluginServer, planner_with
-from hscheduler.yarn.preemption import check_preemption
-from hscheduler.yarn.secret import secret_of
-from hscheduler.yarn.snapshot import Plan, Snapshot
+from hscheduler.yarn.endpoint import PluginServer, secret_of
+from hscheduler.yarn.masters import AskedMasters, Masters
+from hscheduler.yarn.plan import make_plan
+from hscheduler.yarn.wire import Plan, Snapshot
 
 
 def yarn_plugin(args: argparse.Namespace) -> int:
@@ -27,18 +25,18 @@ def yarn_plugin(args: argparse.Namespace) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     address = parse_address(args.listen)
     conf = environment_configuration()
-    with closing(RestClient(conf, addresses=args.resource_manager)) as client:
-        check_preemption(args.queue or ["default"], client.look("scheduler", "look at the queues"))
     secret = secret_of(Path(args.secret_file).expanduser().absolute())
     told = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: told.set())
-    with closing(Masters(StagedJobs(conf, args.staging))) as masters:
-        planner = planner_with(MasterFacts(args.feedback_iteration, masters.status))
+    with (
+        closing(Masters(StagedJobs(conf, args.staging))) as masters,
+        closing(AskedMasters(args.feedback_iteration, masters.status)) as asked,
+    ):
 
         def planned(snapshot: Snapshot) -> Plan:
-            masters.keep(frozenset(a.application_id for a in snapshot.applications))
-            return planner(snapshot)
+            masters.keep(snapshot.applications)
+            return make_plan(snapshot, asked.facts(snapshot.applications))
 
         with PluginServer(planned, secret, address.host, address.port, tell=partial(print, flush=True)) as server:
             print(f"H-scheduler answers the plugin at http://{address.host}:{server.port}", flush=True)

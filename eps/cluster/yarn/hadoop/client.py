@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -200,6 +201,10 @@ def _context(application: Any, submission: Submission) -> Any:
     if submission.label:
         # The application's own expression would be that of every container that asks for none.
         context.setAMContainerResourceRequest(_ask_for_master(submission))
+    if submission.lifetime_s is not None:
+        timeouts = java("java.util.HashMap")()
+        timeouts.put(record("ApplicationTimeoutType").LIFETIME, jlong(math.ceil(submission.lifetime_s)))
+        context.setApplicationTimeouts(timeouts)
     if submission.failures_valid_s is not None:
         context.setAttemptFailuresValidityInterval(jlong(int(1000 * submission.failures_valid_s)))
     return context

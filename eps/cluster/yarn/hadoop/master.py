@@ -4,6 +4,8 @@ The asynchronous clients cannot be used: their handlers are abstract classes, wh
 synchronous one needs beyond its documentation:
 
 * a request stays in its books after the grant, and the next one asks for it again, until it is removed;
+* it says how many containers it wants of a number; what YARN grants before it has heard that these are fewer, it grants
+  beyond them, and the application master gives that back;
 * ``NMClient`` ends all containers when it is stopped, unless it is told not to;
 * the tokens of nodes are kept for the whole process, unless each pair of clients is given a cache of its own.
 """
@@ -82,7 +84,8 @@ class HadoopAm:
         self._session = session
         self._client = client
         self._containers = containers
-        self._asked: dict[int, Any] = {}
+        #: Number -> what is asked for under it; Hadoop's client tells YARN how many that are.
+        self._asked: dict[int, list[Any]] = {}
         #: Of turns that the ResourceManager may not have heard; Hadoop's client says them again with the next.
         self._unheard: list[Ask] = []
 
@@ -130,8 +133,9 @@ class HadoopAm:
         # Whatever goes wrong is tried again, unless it is known to be for good.
         with self._session.errors("the ResourceManager does not take a heartbeat", RpcError):
             for ask in asks:
-                self._asked[ask.number] = java_ask(ask)
-                self._client.addContainerRequest(self._asked[ask.number])
+                request = java_ask(ask)
+                self._client.addContainerRequest(request)
+                self._asked.setdefault(ask.number, []).append(request)
             for number in withdrawn:
                 self._forget(number)
             for container in releases:
@@ -157,9 +161,9 @@ class HadoopAm:
             said_next.get(self._client).clear()
 
     def _forget(self, number: int) -> None:
-        request = self._asked.pop(number, None)
-        if request is not None:
-            self._client.removeContainerRequest(request)
+        """Ask for one less of a number; harmless where none is asked for."""
+        if requests := self._asked.get(number):
+            self._client.removeContainerRequest(requests.pop())
 
     def _result(self, found: Any) -> AllocateResult:
         granted = tuple(self._containers.add(c) for c in found.getAllocatedContainers())

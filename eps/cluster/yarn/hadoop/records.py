@@ -40,9 +40,12 @@ def record(name: str) -> Any:
 
 
 def java_resource(resource: Resource) -> Any:
-    """Return memory and cores."""
+    """Return memory and cores, and what else a container has."""
     # There is one for int and one for long.
-    return record("Resource").newInstance(jlong(resource.memory_mb), jint(resource.vcores))
+    found = record("Resource").newInstance(jlong(resource.memory_mb), jint(resource.vcores))
+    for name, number in resource.others:
+        found.setResourceValue(name, jlong(number))
+    return found
 
 
 def java_container_id(container: str) -> Any:
@@ -100,7 +103,10 @@ def java_launch(launch: Launch) -> Any:
     tokens = None
     if launch.credentials:
         tokens = java("java.nio.ByteBuffer").wrap(jbytes(launch.credentials))
-    return record("ContainerLaunchContext").newInstance(files, env, commands, None, tokens, None)
+    access = java("java.util.HashMap")()
+    for name, who in launch.access.items():
+        access.put(getattr(record("ApplicationAccessType"), f"{name.upper()}_APP"), who)
+    return record("ContainerLaunchContext").newInstance(files, env, commands, None, tokens, access)
 
 
 def java_local_file(file: LocalFile) -> Any:
@@ -127,8 +133,12 @@ def java_set(values: Iterable[Any]) -> Any:
 
 
 def resource_of(found: Any) -> Resource:
-    """Return memory and cores."""
-    return Resource(int(found.getMemorySize()), int(found.getVirtualCores()))
+    """Return memory and cores, and what else there is."""
+    # Memory and cores come first, whatever else the cluster has.
+    others = sorted((str(each.getName()), int(each.getValue())) for each in list(found.getResources())[2:])
+    return Resource(
+        int(found.getMemorySize()), int(found.getVirtualCores()), tuple((name, n) for name, n in others if n)
+    )
 
 
 def grant_of(container: Any) -> Grant:

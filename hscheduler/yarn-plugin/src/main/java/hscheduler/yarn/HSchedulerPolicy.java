@@ -1,19 +1,12 @@
 package hscheduler.yarn;
 
-import static java.nio.charset.StandardCharsets.UTF_8;
-
-import java.io.*;
-import java.math.BigInteger;
-import java.net.*;
-import java.nio.file.*;
-import java.nio.file.attribute.PosixFilePermissions;
-import java.security.*;
+import java.io.IOException;
+import java.net.URLEncoder;
+import java.security.GeneralSecurityException;
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.stream.Collectors;
-import javax.crypto.Mac;
-import javax.crypto.spec.SecretKeySpec;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.*;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
@@ -30,13 +23,14 @@ import org.slf4j.*;
 /**
  * Tells H-scheduler what EPS applications hold and wait for, and marks for preemption what its plan takes back, so
  * that jobs get YARN's own PreemptionMessage.  Rounds run on the monitor's thread and never wait; one thread of its own
- * talks to H-scheduler.  Whatever fails there, the ResourceManager goes on as if this were not loaded.  Both texts are
- * described in hscheduler/yarn/wire.py, the keys of yarn-site.xml in the README beside the pom.
+ * talks to H-scheduler.  Whatever fails there, the ResourceManager goes on as if this were not loaded.  H-scheduler is
+ * told of applications of one type in the queues, and of the users, that yarn-site.xml names: it cannot take from others.
+ * Both texts are described in hscheduler/yarn/wire.py, the keys of yarn-site.xml in the README beside the pom.
  */
 public final class HSchedulerPolicy implements SchedulingEditPolicy {
   private static final Logger LOG = LoggerFactory.getLogger(HSchedulerPolicy.class);
-  private static final String KEY = "eps.hscheduler.", PROOF = "X-EPS-Proof";
-  private static final int MOST_BYTES = 1 << 20, QUIET_MS = 60_000;
+  private static final String KEY = "eps.hscheduler.";
+  private static final int QUIET_MS = 60_000;
 
   /** Names this ResourceManager's life: an answer to the one before counts nowhere. */
   private final String instance = UUID.randomUUID().toString();
@@ -44,17 +38,16 @@ public final class HSchedulerPolicy implements SchedulingEditPolicy {
   private final ThreadPoolExecutor caller = new ThreadPoolExecutor(0, 1, 30, TimeUnit.SECONDS, new SynchronousQueue<>(),
       task -> { Thread made = new Thread(task, "hscheduler-policy"); made.setDaemon(true); return made; },
       new ThreadPoolExecutor.DiscardPolicy());
-  /** Ends calls at their deadline. */
-  private static final ScheduledExecutorService DEADLINES = Executors.newSingleThreadScheduledExecutor(
-      task -> { Thread made = new Thread(task, "hscheduler-deadline"); made.setDaemon(true); return made; });
   /** The latest plan, until it is looked at: what stands behind each word (at, take, spare, say). */
   private final AtomicReference<Map<String, List<String>>> answered = new AtomicReference<>();
   /** Container that was marked, when (ms). */
   private final Map<String, Long> marked = new HashMap<>();
   private RMContext context;
   private ResourceScheduler scheduler;
-  private String url, secretFile, type;
-  private int deadlineMs;
+  /** None where H-scheduler is never asked. */
+  private PlanCall call;
+  private String type;
+  private List<String> queues, users;
   private long intervalMs, maxAgeMs, graceMs;
   /** The moment that the latest plan is about, and that of the latest mark, which no earlier plan knew of; or -1. */
   private long heardMs = -1, changedMs = -1;
@@ -63,21 +56,28 @@ public final class HSchedulerPolicy implements SchedulingEditPolicy {
   @Override public void init(Configuration conf, RMContext rmContext, ResourceScheduler resourceScheduler) {
     context = rmContext;
     scheduler = resourceScheduler;
-    url = conf.getTrimmed(KEY + "url", "");
-    secretFile = conf.getTrimmed(KEY + "secret-file", "");
     type = conf.getTrimmed(KEY + "application-type", "EPS");
+    queues = Arrays.asList(conf.getTrimmedStrings(KEY + "queues", "default"));
+    users = Arrays.asList(conf.getTrimmedStrings(KEY + "users"));
     intervalMs = Math.max(100, conf.getLong(KEY + "interval-ms", 1000));
-    deadlineMs = Math.max(1, conf.getInt(KEY + "deadline-ms", 200));
     maxAgeMs = conf.getLong(KEY + "max-age-ms", 5000);
     graceMs = conf.getLong(KEY + "grace-ms", 15_000);
-    LOG.info("H-scheduler: asked at {} every {} ms", url.isEmpty() ? "no address, so never," : url, intervalMs);
+    String url = conf.getTrimmed(KEY + "url", ""), secretFile = conf.getTrimmed(KEY + "secret-file", "");
+    if (secretFile.isEmpty() || !PlanCall.isOnThisHost(url)) {
+      LOG.warn("H-scheduler is never asked: {}url is '{}', but must be http://127.0.0.1:PORT, and {}secret-file is '{}', "
+          + "but must be a file", KEY, url, KEY, secretFile);
+      return;
+    }
+    call = new PlanCall(url, secretFile, Math.max(1, conf.getInt(KEY + "deadline-ms", 200)));
+    LOG.info("H-scheduler: asked at {} every {} ms, of queues {} and {}", url, intervalMs, queues,
+        users.isEmpty() ? "all users" : "users " + users);
   }
 
   @Override public long getMonitoringInterval() { return intervalMs; }
   @Override public String getPolicyName() { return HSchedulerPolicy.class.getName(); }
 
   @Override public void editSchedule() {
-    if (url.isEmpty() || secretFile.isEmpty()) return;
+    if (call == null) return;
     try {
       long now = nowMs();
       Map<RMApp, Collection<RMContainer>> held = held();
@@ -134,15 +134,28 @@ public final class HSchedulerPolicy implements SchedulingEditPolicy {
   }
 
   // ---- what there is, as text
+  /** Returns what applications hold, of all those that H-scheduler may see and take from. */
   private Map<RMApp, Collection<RMContainer>> held() {
     Map<RMApp, Collection<RMContainer>> held = new HashMap<>();
     for (RMApp app : context.getRMApps().values()) {
       RMAppAttempt attempt = app.getCurrentAppAttempt();
-      if (!type.equals(app.getApplicationType()) || app.isAppInCompletedStates() || attempt == null) continue;
+      if (!isServed(app) || app.isAppInCompletedStates() || attempt == null) continue;
       SchedulerAppReport report = scheduler.getSchedulerAppInfo(attempt.getAppAttemptId());
       held.put(app, report == null ? Collections.emptyList() : report.getLiveContainers());
     }
     return held;
+  }
+
+  /** A queue that is named stands for those below it, too; it goes by its path or its own name. */
+  private boolean isServed(RMApp app) {
+    if (!type.equals(app.getApplicationType()) || !(users.isEmpty() || users.contains(app.getUser()))) return false;
+    CSQueue queue = queue(app.getQueue());
+    String path = "." + (queue == null ? app.getQueue() : queue.getQueuePath()) + ".";
+    return queues.stream().anyMatch(name -> path.contains("." + name + "."));
+  }
+
+  private CSQueue queue(String name) {
+    return scheduler instanceof CapacityScheduler ? ((CapacityScheduler) scheduler).getQueue(name) : null;
   }
 
   private static boolean isMaster(RMApp app, RMContainer container) {
@@ -156,7 +169,7 @@ public final class HSchedulerPolicy implements SchedulingEditPolicy {
    */
   private String describe(Map<RMApp, Collection<RMContainer>> held, long now) throws IOException {
     StringBuilder text = new StringBuilder();
-    line(text, "hscheduler-yarn", 1, instance, now, scheduler.getSchedulingResourceTypes().toString().contains("CPU"));
+    line(text, "hscheduler-yarn", 2, instance, now, scheduler.getSchedulingResourceTypes().toString().contains("CPU"));
     for (RMApp app : held.keySet()) describe(app, held.get(app), text);
     Set<String> partitions = new TreeSet<>();
     for (RMNode node : context.getRMNodes().values()) {
@@ -203,9 +216,10 @@ public final class HSchedulerPolicy implements SchedulingEditPolicy {
   }
 
   private void describe(String name, Set<String> partitions, StringBuilder text) throws IOException {
-    CSQueue queue = scheduler instanceof CapacityScheduler ? ((CapacityScheduler) scheduler).getQueue(name) : null;
-    if (!(queue instanceof LeafQueue)) return;
-    UsersManager users = ((LeafQueue) queue).getUsersManager();
+    CSQueue queue = queue(name);
+    // So for every kind of leaf, one that YARN made by itself as well: LeafQueue is not a class above all of them.
+    if (queue == null || !(queue.getAbstractUsersManager() instanceof UsersManager)) return;
+    UsersManager users = (UsersManager) queue.getAbstractUsersManager();
     float factor = users.getUserLimitFactor();
     for (String partition : partitions) {
       Resource used = queue.getQueueResourceUsage().getUsed(partition);
@@ -214,7 +228,9 @@ public final class HSchedulerPolicy implements SchedulingEditPolicy {
           most.getVirtualCores(), queue.getPreemptionDisabled());
       Resource share = queue.getEffectiveCapacity(partition);
       for (UserInfo user : factor < 0 ? Collections.<UserInfo>emptyList() : users.getUsersInfo()) {
-        Resource has = users.getUser(user.getUsername()).getUsed(partition);
+        UsersManager.User known = users.getUser(user.getUsername());
+        if (known == null) continue;
+        Resource has = known.getUsed(partition);
         line(text, "user", name, user.getUsername(), partition, has.getMemorySize(), has.getVirtualCores(),
             (long) (share.getMemorySize() * factor), (long) (share.getVirtualCores() * factor));
       }
@@ -228,64 +244,12 @@ public final class HSchedulerPolicy implements SchedulingEditPolicy {
     text.append("\n");
   }
 
-  // ---- H-scheduler, on a thread of its own
   private void ask(String text) {
-    long end = nowMs() + deadlineMs;
     try {
-      byte[] body = text.getBytes(UTF_8), secret = secret();
-      String proof = proof(secret, "plan for\n", body);
-      HttpURLConnection call = (HttpURLConnection) new java.net.URL(url + "/plan").openConnection(Proxy.NO_PROXY);
-      call.setConnectTimeout(deadlineMs);
-      call.setReadTimeout(deadlineMs);
-      call.setDoOutput(true);
-      call.setFixedLengthStreamingMode(body.length);
-      call.setRequestProperty("Connection", "close");
-      call.setRequestProperty(PROOF, proof);
-      call.connect();
-      // Java's own deadlines are not about what is written; it goes out once, so that Java does not try again.
-      DEADLINES.schedule(call::disconnect, end - nowMs(), TimeUnit.MILLISECONDS);
-      call.getOutputStream().write(body);
-      if (call.getResponseCode() != 200) throw new IOException("it answers " + call.getResponseCode());
-      int length = call.getContentLength();
-      if (length < 0 || length > MOST_BYTES) throw new IOException("its answer is too long, or does not say how long");
-      byte[] answer = new byte[length];
-      new DataInputStream(call.getInputStream()).readFully(answer);
-      byte[] expected = proof(secret, "plan of " + proof + "\n", answer).getBytes(UTF_8);
-      if (!MessageDigest.isEqual(expected, Objects.toString(call.getHeaderField(PROOF)).getBytes(UTF_8))) {
-        throw new IOException("its answer does not prove that it knows the secret");
-      }
-      answered.set(parse(new String(answer, UTF_8)));
+      answered.set(call.ask(text));
     } catch (IOException | GeneralSecurityException | RuntimeException error) {
-      complain("no plan from " + url, error);
+      complain("no plan", error);
     }
-  }
-
-  private static Map<String, List<String>> parse(String text) throws IOException {
-    Map<String, List<String>> plan = new HashMap<>();
-    for (String word : Arrays.asList("at", "take", "spare", "say")) plan.put(word, new ArrayList<>());
-    if (!text.matches("(?s)hscheduler-plan\t1\n.*\nend\n")) throw new IOException("its answer is no plan");
-    String[] lines = text.split("\n");
-    for (String line : Arrays.asList(lines).subList(1, lines.length - 1)) {
-      String[] words = line.split("\t", -1);
-      if (words.length != 2 || !plan.containsKey(words[0])) throw new IOException("its answer has a line of no plan");
-      plan.get(words[0]).add(URLDecoder.decode(words[1], "UTF-8"));
-    }
-    if (plan.get("at").size() != 2) throw new IOException("its plan does not say of when it is");
-    return plan;
-  }
-
-  private byte[] secret() throws IOException {
-    Path file = Paths.get(secretFile);
-    String rights = PosixFilePermissions.toString(Files.getPosixFilePermissions(file));
-    if (!rights.endsWith("------")) throw new IOException(file + " must be its owner's alone, but has " + rights);
-    return new String(Files.readAllBytes(file), UTF_8).trim().getBytes(UTF_8);
-  }
-
-  private static String proof(byte[] secret, String what, byte[] body) throws GeneralSecurityException {
-    Mac mac = Mac.getInstance("HmacSHA256");
-    mac.init(new SecretKeySpec(secret, "HmacSHA256"));
-    mac.update(what.getBytes(UTF_8));
-    return String.format("%064x", new BigInteger(1, mac.doFinal(body)));
   }
 
   /** Logs a failure, but at most one a minute. */

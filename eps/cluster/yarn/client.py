@@ -1,0 +1,139 @@
+"""YARN for whoever is outside of an application: submit one, ask after it, end it.
+
+Two things ask the ResourceManager, each for its own.  Its web interface is asked for what there is: it answers at once,
+and needs no Java.  Hadoop's own client submits, since tokens, Kerberos and failover are its trade; it is a process of
+its own (:mod:`eps.cluster.yarn.hadoop.process`), begun with the first submission and ended with the client: a Java
+virtual machine must not live in a process that forks, as a user's may.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Any
+
+from eps.cluster.yarn.rest import TIMEOUT_S, RestClient
+from eps.cluster.yarn.types import ApplicationReport, ClusterNode, QueueReport, Submission, submission_values
+from eps.errors import EpsError
+from eps.hadoop.conf import HadoopConf
+from eps.hadoop.process import HadoopProcess
+from eps.hadoop.token_file import CLIENT_TOKEN, parse_tokens
+
+MODULE = "eps.cluster.yarn.hadoop.process"
+#: Has a token that says who asks, where the cluster wants Kerberos.
+TOKEN_HEADER = "Hadoop-YARN-Auth-Delegation-Token"
+#: A token that nobody renews holds for a day, unless the cluster says otherwise.
+REFRESH_S = 6 * 3600.0
+
+
+class _TokenAuth:
+    """Says by a token who asks, for ``requests.Session.auth``."""
+
+    def __init__(self, hadoop: HadoopProcess) -> None:
+        self._hadoop = hadoop
+        self._packed = self._text = ""
+        self._obtained_s = 0.0
+
+    def __call__(self, request: Any) -> Any:
+        if not self._text or time.monotonic() - self._obtained_s > REFRESH_S:
+            self.cancel()
+            self._packed, self._obtained_s = self._hadoop.call("obtain_tokens", file_systems=[]), time.monotonic()
+            tokens = parse_tokens(base64.b64decode(self._packed), "the tokens of Hadoop's client")
+            self._text = next(token.to_url_text() for token in tokens if token.kind == CLIENT_TOKEN)
+        request.headers[TOKEN_HEADER] = self._text
+        return request
+
+    def cancel(self) -> None:
+        """Leave no token behind that would be worth something for a day."""
+        packed, self._packed, self._text = self._packed, "", ""
+        if packed:
+            with suppress(EpsError):
+                self._hadoop.call("cancel_tokens", tokens=packed)
+
+
+class YarnClient:
+    """Implements :class:`eps.cluster.yarn.facade.Client`.
+
+    Parameters
+    ----------
+    conf : HadoopConf
+    timeout_s : float
+        Each ResourceManager has so long for an answer.
+
+    Raises
+    ------
+    ConfigError
+        A package is missing, or the configuration names no cluster.
+    """
+
+    def __init__(self, conf: HadoopConf, timeout_s: float = TIMEOUT_S) -> None:
+        self._hadoop = HadoopProcess(conf, MODULE)
+        self._auth = _TokenAuth(self._hadoop) if conf.wants_kerberos else None
+        self._web = RestClient(conf, timeout_s=timeout_s, auth=self._auth)
+        self._user = ""
+
+    @property
+    def user(self) -> str:
+        """Who the caller is to the cluster: the owner of what it submits."""
+        if not self._user:
+            self._user = self._web.user if self._auth is None else str(self._hadoop.call("user"))
+        return self._user
+
+    @property
+    def address(self) -> str:
+        """Where the ResourceManagers are asked, for people."""
+        return self._web.address
+
+    # ---- what there is
+
+    def report(self, application_id: str) -> ApplicationReport:
+        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        return self._web.report(application_id)
+
+    def applications(
+        self, application_type: str = "EPS", states: Sequence[str] = (), tags: Sequence[str] = ()
+    ) -> list[ApplicationReport]:
+        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        return self._web.applications(application_type, states, tags)
+
+    def nodes(self, states: Sequence[str] = ("RUNNING",)) -> list[ClusterNode]:
+        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        return self._web.nodes(states)
+
+    def queue(self, name: str) -> QueueReport | None:
+        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        return self._web.queue(name, lambda: self.user)
+
+    def kill(self, application_id: str, diagnostics: str = "") -> None:
+        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        self._web.kill(application_id, diagnostics)
+
+    # ---- what is submitted
+
+    def obtain_tokens(self, file_systems: Collection[str] = ()) -> bytes:
+        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        if self._auth is None:
+            return b""
+        return base64.b64decode(self._hadoop.call("obtain_tokens", file_systems=list(file_systems)))
+
+    def cancel_tokens(self, tokens: bytes, file_systems: Collection[str] = ()) -> None:
+        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        if tokens:
+            self._hadoop.call("cancel_tokens", tokens=base64.b64encode(tokens).decode("ascii"))
+
+    def new_application(self) -> str:
+        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        return str(self._hadoop.call("new_application"))
+
+    def submit(self, application_id: str, submission: Submission) -> None:
+        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        self._hadoop.call("submit", application_id=application_id, submission=submission_values(submission))
+
+    def close(self) -> None:
+        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        if self._auth is not None:
+            self._auth.cancel()
+        self._web.close()
+        self._hadoop.close()

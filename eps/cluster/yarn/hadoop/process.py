@@ -1,0 +1,47 @@
+"""``python -m eps.cluster.yarn.hadoop.process``: who submits applications, as :mod:`eps.hadoop.process` has it."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from eps.cluster.yarn.hadoop.client import HadoopClient
+from eps.cluster.yarn.types import submission_of
+from eps.errors import ResourceError
+from eps.hadoop.conf import environment_configuration
+from eps.hadoop.process import serve
+from eps.hadoop.session import HadoopSession
+
+
+@cache
+def opened() -> HadoopClient:
+    """Return the client of the cluster of ``HADOOP_CONF_DIR``, for whoever has logged in."""
+    session = HadoopSession(environment_configuration())
+    session.require_login()
+    return HadoopClient(session)
+
+
+def answer(order: Mapping[str, Any]) -> Any:
+    """Carry an order out; return what it is answered with.  Raises as :func:`opened` and HadoopClient."""
+    client = opened()
+    match order["method"]:
+        case "user":
+            return client.user
+        case "obtain_tokens":
+            return base64.b64encode(client.obtain_tokens(order["file_systems"])).decode("ascii")
+        case "cancel_tokens":
+            client.cancel_tokens(base64.b64decode(order["tokens"]))
+        case "new_application":
+            return client.new_application()
+        case "submit":
+            client.submit(order["application_id"], submission_of(order["submission"]))
+        case other:
+            raise ResourceError(f"Hadoop's client has no {other}")
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(serve(answer))

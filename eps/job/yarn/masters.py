@@ -1,0 +1,404 @@
+"""The masters of the jobs that share an application of YARN: several in one process of its master's container.
+
+A master in a process of its own, with its supervisor, has 130 MB of resident memory.  Most of that is Python and gRPC,
+and YARN counts all of it for each process.  Here one process runs up to :data:`MOST_IN_ONE` masters, so one more
+master costs what it holds itself (benchmarks/yarn/masters.py measures it).
+
+A job whose master fails has failed, and its scheduler starts it again from its latest checkpoint.  If such a process
+dies, that is so for all jobs in it.  All of them end with the application master.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from eps.cluster.api import NO_NEWS, ContainerEvent, ContainerRequest
+from eps.cluster.backend import Waitable, Wakeup
+from eps.cluster.supervisor.process import PRELOAD, preload, prepare_environment
+from eps.cluster.supervisor.start import CLOSE_TIMEOUT_S, supervisor_environment
+from eps.core import events as e
+from eps.core.events import JobState
+from eps.errors import DeadlineError, EpsError, ResourceError
+from eps.job.entry_points import ENTRY_POINTS
+from eps.job.launch import PreparedJob
+from eps.master.main import Master, prepare_process, serve
+from eps.storage.jobdir import JobDir, JobLock
+from eps.storage.record import NO_WORD, End, Phase
+
+logger = logging.getLogger(__name__)
+
+#: Masters in one process: they share one core at a time.
+MOST_IN_ONE = 32
+_MOST_BYTES = 64 * 1024
+_LOST = 1
+
+
+class HostedMaster:
+    """A job whose master another process of this container runs; the job ends with this process.
+
+    It is a :class:`eps.cluster.supervisor.start.JobHandle`.
+    """
+
+    def __init__(self, host: _HostProcess, job: JobDir) -> None:
+        self._host, self._job = host, job
+        self.close_timeout_s = CLOSE_TIMEOUT_S
+        self._exit_code: int | None = None
+        self._ended = threading.Event()
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the job runs."""
+        return self._exit_code
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Return the exit code once the job has ended.
+
+        Raises
+        ------
+        DeadlineError
+            It has not within ``timeout_s`` seconds.
+        """
+        if not self._ended.wait(timeout_s) or self._exit_code is None:
+            raise DeadlineError(f"job {self._job.name!r} has not ended within {timeout_s} s")
+        return self._exit_code
+
+    def terminate(self) -> None:
+        """Have the master end the job in order."""
+        self._host.say({"end": str(self._job.path)})
+
+    def kill(self) -> None:
+        """End the job at once, without its master."""
+        self._host.say({"kill": str(self._job.path)})
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """End the job and wait for it; harmless when repeated.
+
+        Raises
+        ------
+        DeadlineError
+            It has not ended within ``timeout_s`` seconds, or :attr:`close_timeout_s`.
+        """
+        self.terminate()
+        self.wait(self.close_timeout_s if timeout_s is None else timeout_s)
+
+    def leave(self) -> None:
+        """End the job without waiting for it."""
+        self.terminate()
+
+    def on_ended(self, exit_code: int) -> None:
+        """Note how the job ended."""
+        self._exit_code = exit_code
+        self._ended.set()
+
+
+class MasterHosts:
+    """The processes that run masters; thread-safe.
+
+    Parameters
+    ----------
+    most_in_one : int
+        Masters in one process.
+    """
+
+    def __init__(self, most_in_one: int = 0) -> None:
+        self._most_in_one = most_in_one or MOST_IN_ONE
+        self._lock = threading.Lock()
+        self._hosts: list[_HostProcess] = []
+
+    def start(self, prepared: PreparedJob) -> HostedMaster:
+        """Start the master of a job, and hand the job's lock to it.
+
+        Raises
+        ------
+        ResourceError
+            No process can be started for it.
+        """
+        with prepared.lock as lock, self._lock:
+            self._hosts = [host for host in self._hosts if host.is_alive]
+            host = min((h for h in self._hosts if len(h) < self._most_in_one), key=len, default=None)
+            if host is None:
+                host = _HostProcess(prepared.directory.path.parent)
+                self._hosts.append(host)
+            return host.start(prepared.directory, lock)
+
+    def pids(self) -> list[int]:
+        """Return the process ids."""
+        with self._lock:
+            return [host.pid for host in self._hosts if host.is_alive]
+
+    def close(self) -> None:
+        """End all processes, and the jobs in them; harmless when repeated."""
+        with self._lock:
+            for host in self._hosts:
+                host.close()
+            self._hosts.clear()
+
+
+class _HostProcess:
+    """One process of masters, from the side of the application master."""
+
+    def __init__(self, folder: Path) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-P", "-m", __name__, "--fd", str(theirs.fileno())]
+        with theirs:
+            try:
+                with (folder / "masters.log").open("ab") as log:
+                    self._process = subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        env=supervisor_environment(os.environ),
+                        pass_fds=[theirs.fileno()],
+                    )
+            except OSError as error:
+                ours.close()
+                raise ResourceError(f"a process for masters of jobs cannot be started: {error}") from error
+        self._socket = ours
+        self._lock = threading.Lock()
+        #: Path -> what has not ended.
+        self._masters: dict[str, HostedMaster] = {}
+        self._listener = threading.Thread(target=self._listen, name="masters", daemon=True)
+        self._listener.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def __len__(self) -> int:
+        return len(self._masters)
+
+    def start(self, job: JobDir, lock: JobLock) -> HostedMaster:
+        path = str(job.path.absolute())
+        master = HostedMaster(self, JobDir(Path(path)))
+        with self._lock:
+            self._masters[path] = master
+        try:
+            socket.send_fds(self._socket, [json.dumps({"start": path}).encode()], [lock.fileno()])
+        except OSError as error:
+            with self._lock:
+                del self._masters[path]
+            raise ResourceError(f"the process for masters of jobs has ended: {error}") from error
+        return master
+
+    def say(self, message: Mapping[str, str]) -> None:
+        # A process that has gone has ended its jobs.
+        with suppress(OSError):
+            self._socket.send(json.dumps(message).encode())
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                packet = self._socket.recv(_MOST_BYTES)
+            except OSError:
+                packet = b""
+            if not packet:
+                break
+            found = json.loads(packet)
+            with self._lock:
+                master = self._masters.pop(found["ended"], None)
+            if master is not None:
+                master.on_ended(found["exit_code"])
+        self._process.wait()
+        self._socket.close()
+        with self._lock:
+            left, self._masters = list(self._masters.values()), {}
+        for master in left:
+            master.on_ended(_LOST)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._process.kill()
+        self._listener.join()
+
+
+# ---- in the process of masters
+
+
+class _Alone(Waitable):
+    """What a hosted master has in a supervisor's place: it starts nothing, and takes how the job ended."""
+
+    def __init__(self) -> None:
+        self.end: End | None = None
+        self._wakeup = Wakeup()
+
+    def adopt(self, known: Mapping[str, int]) -> Mapping[str, int]:
+        return {}
+
+    def request(self, request: ContainerRequest) -> None:
+        raise ResourceError(f"{request.container_id} cannot be started in the application master's container")
+
+    def withdraw(self, container_id: str) -> bool:
+        return False
+
+    def release(self, container_id: str) -> None:
+        """Do nothing: no container is a process of this host."""
+
+    def kill(self, container_id: str) -> None:
+        """Do nothing: no container is a process of this host."""
+
+    def poll(self) -> list[ContainerEvent]:
+        return []
+
+    def beat(self, changes: int, patience_s: float = 0.0, *, clock: int = NO_NEWS) -> None:
+        """Do nothing: a trial that stands still is ended by its scheduler."""
+
+    def room(self) -> Mapping[str, int]:
+        return {}
+
+    def silent_s(self) -> float:
+        return 0.0
+
+    def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
+        self.end = End(state, reason, exit_code, round(time.time(), 3))
+
+    def close(self) -> None:
+        self._wakeup.close()
+
+
+class _Hosted:
+    """One job of this process."""
+
+    def __init__(self, job: JobDir, lock: JobLock) -> None:
+        self.job, self._lock = job, lock
+        self._master: Master | None = None
+        self._ends = threading.Lock()
+        self._is_over = False
+        self._why = ""
+
+    def run(self) -> int:
+        """Run the job to its end, note that, and return the exit code."""
+        alone = _Alone()
+        try:
+            self.job.begin(phase=Phase.RUNNING, pid=0, end=None)
+            serve(self.job, alone, ENTRY_POINTS, made=self._made)
+        except Exception as error:
+            logger.exception("M the job master failed")
+            alone.end_job(1, JobState.FAILED, f"the job master failed: {type(error).__name__}: {error}")
+        finally:
+            alone.close()
+        end = alone.end or End(JobState.FAILED, NO_WORD, 1, round(time.time(), 3))
+        self.over(end)
+        return end.exit_code
+
+    def _made(self, master: Master) -> None:
+        self._master = master
+        if self._why:
+            self.kill_in_order(self._why)
+
+    def kill_in_order(self, why: str) -> None:
+        """Have the master end the job; one that is not made yet does when it is."""
+        self._why = why
+        if self._master is not None:
+            self._master.events.put(e.KillRequested(why))
+
+    def over(self, end: End) -> None:
+        """Note how the job ended, once."""
+        with self._ends:
+            if self._is_over:
+                return
+            self._is_over = True
+        try:
+            self.job.close(end)
+        except EpsError:
+            # Whoever looks at the job next notes that its master ended without a word.
+            logger.exception("M the end of the job cannot be noted")
+        self._lock.close()
+
+
+class _Host:
+    """The masters of this process.
+
+    Parameters
+    ----------
+    line : socket.socket
+        To the application master.
+    """
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._jobs: dict[str, _Hosted] = {}
+
+    def run(self) -> None:
+        """Serve until the application master has gone."""
+        while True:
+            packet, descriptors, _, _ = socket.recv_fds(self._line, _MOST_BYTES, 1)
+            if not packet:
+                return
+            ((what, path),) = json.loads(packet).items()
+            if what == "start":
+                self._start(path, descriptors[0])
+            elif (hosted := self._jobs.get(path)) is not None:
+                hosted.kill_in_order("its client is gone")
+                if what == "kill":
+                    end = End(JobState.KILLED, "killed at once", 1, round(time.time(), 3))
+                    hosted.over(end)
+                    self._tell(path, end.exit_code)
+
+    def _start(self, path: str, lock_fd: int) -> None:
+        job = JobDir(Path(path))
+        hosted = self._jobs[path] = _Hosted(job, JobLock(job.lock, lock_fd))
+        threading.Thread(target=self._run, args=(path, hosted), name=job.name, daemon=True).start()
+
+    def _run(self, path: str, hosted: _Hosted) -> None:
+        log = _JobLog(hosted.job)
+        logging.getLogger().addHandler(log)
+        try:
+            exit_code = hosted.run()
+        finally:
+            logging.getLogger().removeHandler(log)
+            log.close()
+            if self._jobs.get(path) is hosted:
+                del self._jobs[path]
+        self._tell(path, exit_code)
+
+    def _tell(self, path: str, exit_code: int) -> None:
+        with suppress(OSError):
+            self._line.send(json.dumps({"ended": path, "exit_code": exit_code}).encode())
+
+
+class _JobLog(logging.FileHandler):
+    """What the owner thread of one master logs, in the log of its job; that thread has the job's name."""
+
+    def __init__(self, job: JobDir) -> None:
+        super().__init__(job.log("master"), delay=True)
+        self._name = job.name
+        (ours, *_) = logging.getLogger().handlers
+        self.setFormatter(ours.formatter)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.threadName == self._name
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run masters until the application master has gone."""
+    parser = argparse.ArgumentParser(prog=f"python -m {__name__}", description="Run the masters of several jobs.")
+    parser.add_argument("--fd", type=int, required=True, metavar="N", help="socket of the application master")
+    arguments = parser.parse_args(argv)
+    prepare_environment(os.environ)
+    prepare_process()
+    for failure in preload(PRELOAD):
+        logger.warning("%s", failure)
+    with socket.socket(fileno=arguments.fd) as line:
+        _Host(line).run()
+    # The masters end with the application.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

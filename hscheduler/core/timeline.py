@@ -1,0 +1,237 @@
+"""What happened in a sweep, kept as it happens: the source of reports and pictures, live and simulated alike.
+
+Times are seconds since the sweep began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+
+from hscheduler.core import events as e
+from hscheduler.core.decisions import Action
+from hscheduler.core.jobs import Job, Phase, Size
+from hscheduler.core.state import Scheduler
+from hscheduler.core.thinned import Thinned
+
+#: Points of a trial's loss curve.
+CURVE_POINTS = 200
+#: Points of the cluster's history.
+CLUSTER_POINTS = 400
+#: Nodes of a cluster whose containers are kept node by node.
+MOST_NODES = 64
+#: Numbers of jobs and decisions that are kept of a past that is forgotten.
+LATEST_NUMBERS = 2_000
+LATEST_DECISIONS = 500
+
+
+def _curve() -> Thinned[tuple[float, int, float]]:
+    return Thinned(CURVE_POINTS)
+
+
+@dataclass(slots=True)
+class TrialRecord:
+    """One job from its arrival to its end."""
+
+    job_id: str
+    sweep: str
+    arrived_s: float
+    phase: Phase = Phase.QUEUED
+    #: When its first containers were granted.
+    started_s: float | None = None
+    first_iteration_s: float | None = None
+    #: When the feedback iteration was complete.
+    feedback_s: float | None = None
+    feedback: float | None = None
+    finished_s: float | None = None
+    #: Why it ended.
+    why: str = ""
+    #: (time, workers, servers) whenever that changed.
+    sizes: list[tuple[float, int, int]] = field(default_factory=list)
+    #: Seconds that it did not compute because of changes of its size, restarts included.
+    resize_pause_s: float = 0.0
+    restarts: int = 0
+    #: (time, iterations complete, loss), thinned.
+    curve: Thinned[tuple[float, int, float]] = field(default_factory=_curve)
+    #: Changes of its size while it ran that have come about.
+    resizes: int = 0
+    #: Iterations complete, and when that was seen; not compared, nor what follows: a scheduler that was started again
+    #: has missed news by which nothing was decided.
+    iteration: int = field(default=0, compare=False)
+    last_iteration_s: float | None = field(default=None, compare=False)
+    #: Size -> iterations whose time was measured while it had that and did not change, and their seconds.
+    speeds: dict[Size, tuple[int, float]] = field(default_factory=dict, compare=False)
+
+    @property
+    def early_feedback_s(self) -> float | None:
+        """Seconds from its arrival to its early feedback.
+
+        Source: EPS §2.3 (the queueing delay is a part of the early feedback latency).
+        """
+        return None if self.feedback_s is None else self.feedback_s - self.arrived_s
+
+    @property
+    def queueing_s(self) -> float | None:
+        """Seconds from its arrival to its start."""
+        return None if self.started_s is None else self.started_s - self.arrived_s
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """A plan and why it was made."""
+
+    at_s: float
+    sentence: str
+    jobs: tuple[str, ...]
+    actions: tuple[Action, ...] = ()
+
+
+class Timeline:
+    """What has happened to a scheduler, taken event by event."""
+
+    def __init__(self) -> None:
+        self.trials: dict[str, TrialRecord] = {}
+        self.decisions: list[DecisionRecord] = []
+        #: (time, running, queued jobs) whenever that changed.
+        self.numbers: list[tuple[float, int, int]] = []
+        #: Nodes in the order in which they came, of a cluster of few.
+        self.nodes: dict[str, None] = {}
+        #: Time, vcores that containers have of all there are, and the containers on each of :attr:`nodes`; whenever a
+        #: container came or went, thinned.
+        self.cluster: Thinned[tuple[float, float, tuple[int, ...]]] = Thinned(CLUSTER_POINTS)
+        self.end_s = 0.0
+        self._busy_vcore_s = 0.0
+        self._vcore_s = 0.0
+        self._used = self._vcores = 0
+        self._over = 0
+
+    def take(self, now_s: float, event: e.Event, commands: Sequence[e.Command], scheduler: Scheduler) -> None:
+        """Take what one event has brought; ``scheduler`` is as it was left by it."""
+        self._pass_time(now_s, scheduler)
+        match event:
+            case e.JobSubmitted(request):
+                self.trials[request.job_id] = TrialRecord(request.job_id, request.sweep, now_s)
+            case e.JobRefused(job_id, sweep, _):
+                self.trials[job_id] = TrialRecord(job_id, sweep, now_s)
+            case e.SweepOpened() | e.SweepClosed() | e.NodeCame() | e.NodeLost() | e.NodeLeft():
+                pass
+            case _:
+                self._take_of_job(now_s, event, scheduler)
+        for command in commands:
+            self._take_command(now_s, command, scheduler)
+        if not isinstance(event, e.Iterated):
+            self._count(now_s, scheduler)
+            self._look_at_cluster(now_s, scheduler)
+
+    def paused(self, job_id: str, seconds: float) -> None:
+        """Note that a job stood still because its size was changed."""
+        self.trials[job_id].resize_pause_s += seconds
+
+    def snapshot(self, sweep: str = "") -> Timeline:
+        """Return what is known now, for another thread than the one that goes on with it.
+
+        Parameters
+        ----------
+        sweep : str
+            Whose trials it has; empty: all.
+        """
+        other = copy(self)
+        other.trials = {
+            job_id: replace(trial, sizes=list(trial.sizes), curve=trial.curve.copy(), speeds=dict(trial.speeds))
+            for job_id, trial in self.trials.items()
+            if not sweep or trial.sweep == sweep
+        }
+        other.decisions, other.numbers = list(self.decisions), list(self.numbers)
+        other.nodes, other.cluster = dict(self.nodes), self.cluster.copy()
+        return other
+
+    def forget(self, jobs: Collection[str], scheduler: Scheduler) -> None:
+        """Forget jobs that are over, which ``scheduler`` knows yet, and all but the latest numbers and decisions."""
+        for job_id in jobs:
+            del self.trials[job_id]
+            self._over -= job_id in scheduler.jobs
+        del self.numbers[:-LATEST_NUMBERS]
+        del self.decisions[:-LATEST_DECISIONS]
+
+    def utilisation(self) -> float:
+        """Return the share of the cluster's processors that containers held, over the whole time."""
+        return self._busy_vcore_s / self._vcore_s if self._vcore_s else 0.0
+
+    def _pass_time(self, now_s: float, scheduler: Scheduler) -> None:
+        passed_s = now_s - self.end_s
+        self._busy_vcore_s += passed_s * self._used
+        self._vcore_s += passed_s * self._vcores
+        self.end_s = now_s
+        self._used = scheduler.ledger.used().vcores
+        self._vcores = scheduler.ledger.total().vcores
+
+    def _take_of_job(self, now_s: float, event: e.JobEvent, scheduler: Scheduler) -> None:
+        trial, job = self.trials[event.job_id], scheduler.jobs[event.job_id]
+        trial.phase = job.phase
+        if isinstance(event, e.JobEnded) and event.pause_s:
+            trial.resize_pause_s = event.pause_s
+        match event:
+            case e.Iterated(job_id, iteration, durations_s, losses):
+                if trial.first_iteration_s is None:
+                    trial.first_iteration_s = now_s
+                trial.iteration, trial.last_iteration_s = max(trial.iteration, iteration), now_s
+                changes = job.growing or scheduler.ledger.is_releasing(job_id)
+                # It is over before anybody has seen it run.
+                unseen = job.phase is Phase.STARTING
+                if unseen:
+                    self._note_size(now_s, trial, job)
+                if durations_s and (job.phase.runs or unseen) and not changes:
+                    number, seconds = trial.speeds.get(job.size, (0, 0.0))
+                    trial.speeds[job.size] = number + len(durations_s), seconds + sum(durations_s)
+                for ago_s, of, loss in losses:
+                    # Of a job that is looked at anew some are told once more.
+                    if trial.curve.last is None or of > trial.curve.last[1]:
+                        trial.curve.add((max(trial.arrived_s, now_s - ago_s), of, loss))
+            case e.FeedbackGiven(_, value):
+                if trial.feedback_s is None:
+                    trial.feedback_s, trial.feedback = now_s, value
+            case e.JobEnded(_, _, _, feedback) if feedback is not None and trial.feedback_s is None:
+                trial.feedback_s, trial.feedback = now_s, feedback
+                trial.sizes.append((now_s, *job.size))
+            case e.GrowthDone() | e.ContainersGone() if job.phase.runs:
+                trial.resizes += 1
+                self._note_size(now_s, trial, job)
+            case e.JobStarted() | e.GrowthDone() | e.GrowthFailed() | e.ContainersGone() | e.JobEnded():
+                self._note_size(now_s, trial, job)
+
+    @staticmethod
+    def _note_size(now_s: float, trial: TrialRecord, job: Job) -> None:
+        if not trial.sizes or trial.sizes[-1][1:] != job.size:
+            trial.sizes.append((now_s, *job.size))
+
+    def _take_command(self, now_s: float, command: e.Command, scheduler: Scheduler) -> None:
+        match command:
+            case e.StartJob(job_id, _, resumes):
+                trial = self.trials[job_id]
+                trial.phase = Phase.STARTING
+                trial.restarts += resumes
+                if trial.started_s is None:
+                    trial.started_s = now_s
+            case e.JobOver(job_id, phase, why):
+                trial = self.trials[job_id]
+                trial.phase, trial.finished_s, trial.why = phase, now_s, why
+                # One that was refused was never among the scheduler's.
+                self._over += job_id in scheduler.jobs
+            case e.Explain(_, sentence, jobs, actions):
+                self.decisions.append(DecisionRecord(now_s, sentence, jobs, actions))
+
+    def _count(self, now_s: float, scheduler: Scheduler) -> None:
+        queued = len(scheduler.queue)
+        numbers = (len(scheduler.jobs) - self._over - queued, queued)
+        if not self.numbers or self.numbers[-1][1:] != numbers:
+            self.numbers.append((now_s, *numbers))
+
+    def _look_at_cluster(self, now_s: float, scheduler: Scheduler) -> None:
+        ledger = scheduler.ledger
+        if len(ledger.capacity) <= MOST_NODES:
+            self.nodes.update(dict.fromkeys(ledger.capacity))
+        share = ledger.used().vcores / (ledger.total().vcores or 1)
+        there = tuple(map(ledger.num_on, self.nodes))
+        if self.cluster.last is None or self.cluster.last[1:] != (share, there):
+            self.cluster.add((now_s, share, there))

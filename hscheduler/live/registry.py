@@ -1,0 +1,236 @@
+"""What follows from a scheduler's events, whoever carries out its orders; and look-ups in it and in what has left it.
+
+Jobs that are over leave it when its record is compacted, but for the latest: no decision depends on them any more, and
+the record's rows have them.  What stays of each is its early feedback, where it finished (a stopping rule may count
+those); of a sweep how its jobs are ranked, and its file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from eps.spec.job_spec import JobSpec
+from hscheduler.core import events as e
+from hscheduler.core.codec import decoded, encoded
+from hscheduler.core.decisions import Policy
+from hscheduler.core.jobs import Phase
+from hscheduler.core.outstanding import Numbered, Outstanding
+from hscheduler.core.state import Scheduler
+from hscheduler.core.timeline import DecisionRecord, Timeline, TrialRecord
+from hscheduler.live.submission import Submission, trial_of
+from hscheduler.record.api import Entry
+from hscheduler.record.rows import Decided, EndedJob, Rows
+
+#: Jobs that are over and have not left.
+LATEST_OVER = 100
+_OF_THE_CORE = ("state", "timeline", "outstanding", "sweeps", "opened_s", "closed", "ended", "cancelled")
+
+
+@dataclass
+class Registry:
+    """What follows from a scheduler's events; only the thread that owns it changes it."""
+
+    state: Scheduler
+    timeline: Timeline = field(default_factory=Timeline)
+    outstanding: Outstanding = field(default_factory=Outstanding)
+    #: What sweeps said of how their jobs are ranked.
+    sweeps: dict[str, e.SweepOpened] = field(default_factory=dict)
+    #: When sweeps were opened.
+    opened_s: dict[str, float] = field(default_factory=dict)
+    #: Sweeps of which no more jobs are wanted, and why.
+    closed: dict[str, str] = field(default_factory=dict)
+    #: Sweeps with a file whose trials are all over: nobody has to go on with them.
+    ended: dict[str, None] = field(default_factory=dict)
+    #: Jobs that somebody wanted to end.
+    cancelled: set[str] = field(default_factory=set)
+    #: Of sweeps that this process finds the points of: the tables of their files.
+    tables: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    submissions: dict[str, Submission] = field(default_factory=dict)
+
+    def entry(self, at_s: float, event: e.Event) -> Entry:
+        """Return what is to be recorded of an event before it is taken."""
+        beside: dict[str, Any] = {}
+        if isinstance(event, e.JobSubmitted | e.JobRefused):
+            beside = self.submissions[event.job_id].beside()
+        elif isinstance(event, e.SweepOpened) and event.sweep in self.tables:
+            beside = {"tables": self.tables[event.sweep]}
+        return Entry(at_s, event, beside, self.outstanding.given, self.outstanding.checksum)
+
+    def take(self, entry: Entry) -> tuple[list[e.Command], list[Numbered]]:
+        """Take an event; return what is to be done, and the orders of it with their numbers."""
+        event = entry.event
+        if isinstance(event, e.JobSubmitted | e.JobRefused) and event.job_id not in self.submissions:
+            self.submissions[event.job_id] = _submission_of(event, entry.beside)
+        elif isinstance(event, e.SweepOpened) and entry.beside:
+            self.tables[event.sweep] = entry.beside["tables"]
+        commands = self.state.step(event)
+        self.timeline.take(entry.at_s, event, commands, self.state)
+        orders = self.outstanding.take(event, commands)
+        match event:
+            case e.SweepOpened(sweep):
+                self.sweeps[sweep] = event
+                self.opened_s.setdefault(sweep, entry.at_s)
+            case e.SweepClosed(sweep, why):
+                self.closed.setdefault(sweep, why)
+            case e.JobStarted(job_id):
+                self.submissions[job_id].has_started = True
+            case e.CancelAsked(job_id, _):
+                self.cancelled.add(job_id)
+            case e.FeedbackGiven(job_id, value):
+                self.submissions[job_id].feedback = value
+            case e.JobEnded(job_id, _, _, feedback) if feedback is not None:
+                self.submissions[job_id].feedback = feedback
+        for command in commands:
+            match command:
+                case e.EndJob(job_id, restarts, _):
+                    self.submissions[job_id].is_stopped = not restarts and job_id not in self.cancelled
+                case e.JobOver(job_id, phase, why):
+                    self._over(self.submissions[job_id], phase, why)
+        return commands, orders
+
+    def _over(self, submission: Submission, phase: Phase, why: str) -> None:
+        job = self.state.jobs.get(submission.job_id)
+        if job is not None:
+            submission.loss = job.loss
+        submission.why = why
+        submission.end(phase)
+
+    # ---- the snapshot of a record, and its rows
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return it as JSON says it; jobs and sweeps that were not taken yet are none."""
+        return {
+            "core": encoded({name: getattr(self, name) for name in _OF_THE_CORE}),
+            "tables": {name: tables for name, tables in self.tables.items() if name in self.sweeps},
+            "submissions": [self.submissions[job_id].values() for job_id in self.timeline.trials],
+        }
+
+    @classmethod
+    def of_snapshot(cls, snapshot: Mapping[str, Any], policy: Policy) -> Registry:
+        """Return what :meth:`snapshot` told of.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It is none.
+        """
+        submissions = [Submission.of_values(values) for values in snapshot["submissions"]]
+        return cls(
+            **decoded(snapshot["core"], policy),
+            tables=dict(snapshot["tables"]),
+            submissions={each.job_id: each for each in submissions},
+        )
+
+    def over(self) -> list[str]:
+        """Return the jobs that are over, but for the latest."""
+        trials = self.timeline.trials.items()
+        ends = {job_id: trial.finished_s for job_id, trial in trials if trial.finished_s is not None}
+        for job_id in self.outstanding.there():
+            # As where the node of its master was lost: it has not said that it ended.
+            ends.pop(job_id, None)
+        return sorted(ends, key=ends.__getitem__)[: max(0, len(ends) - LATEST_OVER)]
+
+    def rows(self, jobs: Collection[str], find: Callable[[str], Submission | None]) -> list[EndedJob]:
+        """Return what a record is to keep of jobs that are over.
+
+        Parameters
+        ----------
+        jobs : collection of str
+        find : callable
+            Returns any job, also one that has left.
+        """
+        rows = []
+        for job_id in jobs:
+            submission, trial = self.submissions[job_id], self.timeline.trials[job_id]
+            submission.iteration, submission.arrived_s = trial.iteration, trial.arrived_s
+            trial_id = trial_of(job_id, find)
+            rows.append(EndedJob(job_id, trial_id, trial.sweep, trial.phase, submission.values(), trial))
+        return rows
+
+    def decided(self) -> list[Decided]:
+        """Return what was decided, with the sweeps that it concerned."""
+        trials = self.timeline.trials
+        # Those that are in the rows already concern jobs that may have left by now.
+        return [
+            (sweep, decision)
+            for decision in self.timeline.decisions
+            for sweep in sorted({trials[job_id].sweep for job_id in decision.jobs if job_id in trials})
+        ]
+
+    def forget(self, jobs: Iterable[str]) -> None:
+        """Let go of jobs that are over, and of all but the latest decisions: a record has them."""
+        jobs = list(jobs)
+        self.timeline.forget(jobs, self.state)
+        for job_id in jobs:
+            if job_id in self.state.jobs:
+                self.state.forget(job_id)
+            del self.submissions[job_id]
+            self.cancelled.discard(job_id)
+
+
+def _submission_of(event: e.JobSubmitted | e.JobRefused, beside: Mapping[str, Any]) -> Submission:
+    spec = JobSpec.from_dict(beside["spec"], "record")
+    return Submission(event.job_id, event.sweep, str(beside["name"]), spec, dict(beside["point"]))
+
+
+class LookUps:
+    """What is known of jobs, those that have left the registry included; for any thread.
+
+    Parameters
+    ----------
+    registry : Registry
+    rows : Rows, optional
+        Of its record; None: nothing leaves it.
+    """
+
+    def __init__(self, registry: Registry, rows: Rows | None) -> None:
+        self._registry, self._rows = registry, rows
+
+    def submission(self, job_id: str) -> Submission | None:
+        """Return a job that was submitted, or None."""
+        found = self._registry.submissions.get(job_id)
+        if found is None and self._rows is not None and (row := self._rows.ended_job(job_id)) is not None:
+            found = Submission.of_values(row.submission)
+        return found
+
+    def submissions(self, sweep: str = "") -> list[Submission]:
+        """Return the jobs that were submitted, of one sweep or of all; those that have left first."""
+        # In this order: meanwhile one may leave.
+        here = self.here(sweep)
+        return list({each.job_id: each for each in (*self.past(sweep), *here)}.values())
+
+    def here(self, sweep: str = "") -> list[Submission]:
+        """Return those that have not left."""
+        return [each for each in list(self._registry.submissions.values()) if not sweep or each.sweep == sweep]
+
+    def past(self, sweep: str = "") -> list[Submission]:
+        """Return those that have left."""
+        return [Submission.of_values(row.submission) for row in self._past(sweep)]
+
+    def has_sweep(self, sweep: str) -> bool:
+        """Return whether a sweep was opened, or has had a job."""
+        here = sweep in self._registry.sweeps or bool(self.here(sweep))
+        return here or bool(self.counts(sweep)[0])
+
+    def first_id(self, prefix: str) -> str:
+        """Return the id of a job that begins so; empty where there never was one."""
+        here = next((job_id for job_id in list(self._registry.submissions) if job_id.startswith(prefix)), "")
+        return here or ("" if self._rows is None else self._rows.first_id(prefix))
+
+    def trials(self, sweep: str) -> list[TrialRecord]:
+        """Return what happened in the jobs of a sweep that have left."""
+        return [row.trial for row in self._past(sweep)]
+
+    def decisions(self, sweep: str) -> list[DecisionRecord]:
+        """Return what was decided about the jobs of a sweep, as far as it is recorded."""
+        return [] if self._rows is None else self._rows.decisions(sweep)
+
+    def counts(self, sweep: str = "") -> tuple[Counter[Phase], Counter[tuple[str, Phase]]]:
+        """Return how many jobs of a sweep, or of all, have left, and how they ended; and how trials did."""
+        return (Counter(), Counter()) if self._rows is None else self._rows.counts(sweep)
+
+    def _past(self, sweep: str) -> list[EndedJob]:
+        return [] if self._rows is None else self._rows.ended_jobs(sweep)

@@ -1,0 +1,222 @@
+"""``hscheduler serve --on yarn`` over fakes: one application, found by its directory, whose results come here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eps.cluster.yarn.application import RESULTS, Application
+from eps.cluster.yarn.types import ApplicationReport, Submission
+from eps.core.types import Address
+from eps.errors import ConfigError
+from eps.hadoop.conf import HadoopConf
+from eps.job.yarn.sweeps import report_file
+from eps.job.yarn.within import JOBS
+from eps.storage.jobdir import JobDir, jobs_dir
+from eps.storage.locations import RemotePath, open_storage
+from hscheduler.application.orders import SERVICE_FILE, SERVICE_TYPE
+from hscheduler.cli import main
+from hscheduler.cli.commands.common import client_of, travelling
+from hscheduler.service.directory import ServiceDir
+from hscheduler.simulator.run import simulate
+from hscheduler.spec import Spec
+from tests.fakes.patient_hdfs import hdfs as hdfs
+from tests.fakes.submitting_yarn import ID, Cluster
+from tests.fakes.webhdfs import FakeHdfs
+
+pytest.importorskip("requests")
+
+
+class RunningService(Cluster):
+    """A YARN whose application listens at once; a sweep of it and a job of no sweep have ended.
+
+    Parameters
+    ----------
+    state : Path
+        The service's directory.
+    reports : mapping
+        Sweep -> its report.
+    """
+
+    def __init__(self, state: Path, reports: dict[str, Any]) -> None:
+        super().__init__(JobDir(state))
+        self._reports = reports
+        self.said: list[BaseException | signal.Signals | str] = ["RUNNING"]
+
+    def submit(self, application_id: str, submission: Submission) -> None:
+        super().submit(application_id, submission)
+        assert self.noted is not None
+        shared = open_storage(self.noted.shared)
+        left = {report_file(sweep): json.dumps(report) for sweep, report in self._reports.items()}
+        names = [trial["name"] for report in self._reports.values() for trial in report["trials"]]
+        left |= {f"{JOBS}/{name}/{RESULTS}/model.npz": f"model of {name}" for name in names}
+        for path, content in {**left, SERVICE_FILE: '{"host": "n1", "port": 7}'}.items():
+            with shared.write(path) as file:
+                file.write(content.encode())
+
+    def report(self, application_id: str) -> ApplicationReport:
+        word = self.said.pop(0) if len(self.said) > 1 else self.said[0]
+        if isinstance(word, BaseException):
+            raise word
+        final = {"KILLED": "KILLED", "FAILED": "FAILED"}.get(str(word), "UNDEFINED")
+        return ApplicationReport(
+            application_id, "scheduler", SERVICE_TYPE, "ada", "default", str(word), final, "", "", -1, "http://rm/proxy/",
+            0.0, (), 1, 0, 0,
+        )  # fmt: skip
+
+
+def report_of(sweep: str) -> dict[str, Any]:
+    found = simulate(Spec.of({"sweep": {"trials": 2}, "job": {"stretch_s": 0.01}}), "elastic")
+    trials = [{**trial, "name": f"{sweep}-{trial['job_id']}"} for trial in found["trials"]]
+    return {**json.loads(json.dumps(found)), "trials": trials}
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def yarn(hdfs: FakeHdfs, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunningService:
+    found = RunningService(state, {name: report_of(name) for name in ("jobs", "mine")})
+    conf = HadoopConf({}, str(tmp_path), {})
+    command = "hscheduler.cli.commands.serve"
+    monkeypatch.setattr(f"{command}.environment_configuration", lambda: conf)
+    monkeypatch.setattr(f"{command}.YarnClient", lambda conf: found)
+    (tmp_path / "core-site.xml").write_text("<configuration/>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    (tmp_path / "application.toml").write_text(f'staging = "webhdfs://{hdfs.authority}/eps"\ntags = "nightly"\n')
+    return found
+
+
+def serve(state: Path, *flags: str) -> int:
+    file = state.parent / "application.toml"
+    size = ["--container-memory", "512MiB"]
+    return main(["serve", "--on", "yarn", "--state", str(state), "--application", str(file), *size, *flags])
+
+
+def staged(hdfs: FakeHdfs) -> list[str]:
+    return [path for path in hdfs.nodes if path.startswith("/eps/sweeps/")]
+
+
+@pytest.fixture
+def detached(yarn: RunningService, state: Path, capsys: pytest.CaptureFixture[str]) -> RunningService:
+    """Submit the application, and let it go on."""
+    assert serve(state, "--detach", "--policy", "static") == 0, capsys.readouterr().err
+    return yarn
+
+
+def test_a_service_is_one_application_that_goes_on_without_a_process_here(
+    detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = detached.submission
+    assert asked is not None and (asked.application_type, asked.tags) == (SERVICE_TYPE, ("nightly",))
+    noted, directory = Application.read(JobDir(state)), ServiceDir(state)
+    assert noted is not None and noted.application_id == ID and noted.shared.startswith("webhdfs://")
+    assert not directory.is_running() and directory.address() == Address("n1", 7)
+    assert staged(hdfs) and not detached.killed
+
+
+def test_it_is_told_what_it_is_and_how_it_ends(
+    yarn: RunningService, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert serve(state, "--detach") == 0
+    told = capsys.readouterr().out.splitlines()
+    ends = f"Ctrl-C, or yarn application -kill {ID}, ends it, and its jobs with it; state in {state}"
+    assert told[0] == f"{ID} is H-scheduler: {ends}"
+    assert told[1] == "H-scheduler listens on n1:7; its page: http://rm/proxy/"
+    assert told[2].startswith(f"{ID} goes on: hscheduler serve --on yarn --state {state} follows it again")
+
+
+def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it_has_left(
+    detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitted, detached.submission = detached.submission, None
+    detached.said = ["RUNNING", "RUNNING", KeyboardInterrupt(), "KILLED"]
+    assert serve(state) == 0 and submitted is not None
+    assert detached.submission is None and detached.killed == [ID]
+    assert capsys.readouterr().out.endswith("H-scheduler ends, and its jobs with it\n")
+    assert staged(hdfs) == []
+    best = report_of("mine")["best"]["job_id"]
+    there = {path.parent.name for path in jobs_dir().glob("*/model.npz")}
+    assert there == {f"mine-{best}", *(trial["name"] for trial in report_of("jobs")["trials"])}
+    assert main(["results", "mine", "--state", str(state)]) == 0
+    assert best in capsys.readouterr().out
+    model = state.parent / "best.npz"
+    assert main(["results", "mine", "--state", str(state), "--export-best", str(model)]) == 0
+    assert model.read_text() == f"model of mine-{best}"
+    assert main(["results", "other", "--state", str(state)]) == 2
+    assert "sweep is 'other', but must be one of jobs, mine" in capsys.readouterr().err
+    # The next one is another application.
+    detached.said, detached.started = ["RUNNING"], "application_1_0002"
+    assert serve(state, "--detach") == 0
+    noted = Application.read(JobDir(state))
+    assert noted is not None and noted.application_id == "application_1_0002"
+
+
+def test_one_that_others_have_ended_leaves_its_results_here(
+    detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    detached.said = ["RUNNING", "FAILED"]
+    assert serve(state) == 1
+    told = capsys.readouterr().err
+    assert f"{ID} failed: " in told and f"what its containers wrote: yarn logs -applicationId {ID}" in told
+    assert staged(hdfs) == [] and (state / report_file("mine")).exists()
+
+
+def test_a_service_of_this_host_does_not_take_the_directory_of_one_that_runs(
+    detached: RunningService, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--state", str(state)]) == 2
+    assert f"{state} belongs to {ID} on YARN: hscheduler serve --on yarn --state {state}" in capsys.readouterr().err
+
+
+def test_commands_look_on_the_cluster_where_it_listens_and_bring_their_files_there(
+    detached: RunningService, state: Path, hdfs: FakeHdfs
+) -> None:
+    noted = Application.read(JobDir(state))
+    assert noted is not None
+    with open_storage(noted.shared).write(SERVICE_FILE) as file:
+        file.write(b'{"host": "n2", "port": 8}')
+    args = argparse.Namespace(state=str(state), scheduler=None)
+    with client_of(args):
+        assert ServiceDir(state).address() == Address("n2", 8)
+    (state.parent / "x.csv").write_text("1,2\n")
+    tables = {"job": {"data": str(state.parent / "x.csv")}, "space": {}}
+    moved = travelling(args, tables)["job"]["data"]
+    assert RemotePath.parse(moved).read_bytes() == b"1,2\n" and moved.startswith(
+        f"webhdfs://{hdfs.authority}/eps/cache/"
+    )
+    (state.parent / "mine.py").write_text("code")
+    with pytest.raises(ConfigError, match=r"model is in .*mine\.py, but a service on YARN has no file of this host"):
+        travelling(args, {"job": {"model": f"{state.parent}/mine.py:Mine"}, "space": {}})
+    assert travelling(argparse.Namespace(state=str(state.parent), scheduler=None), tables) == tables
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--on", "yarn", "--nodes", "3"], "nodes is 3, but on YARN the nodes are those of the cluster"),
+        (["--on", "yarn", "--listen", "h:1"], "listen is h:1, but on YARN the service listens on the node of its"),
+        (["--on", "yarn", "--web", "0"], "web is 0, but on YARN its page is the tracking URL"),
+        (["--on", "yarn", "--application", "job.toml"], "iterations is a setting of jobs; an application has queue, "),
+        (["--on", "yarn"], "HADOOP_CONF_DIR is not set"),
+        (["--detach"], "detach is for a service that is an application: add --on yarn"),
+        (["--container-memory", "1GiB"], "container_memory is for containers: add --on docker or --on yarn"),
+        (["--on", "mars"], "on is 'mars', but must be one of local, docker, yarn"),
+    ],
+)
+def test_flags_that_would_have_no_effect_are_refused(
+    flags: list[str], reason: str, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    monkeypatch.chdir(state.parent)
+    Path("job.toml").write_text("iterations = 3\n")
+    assert main(["serve", "--state", str(state), *flags]) == 2
+    assert reason in capsys.readouterr().err

@@ -1,0 +1,129 @@
+"""What a record keeps of a sweep for pictures: loss curves, and the cluster node by node; never more than a bound."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from hscheduler.core import events as e
+from hscheduler.core.jobs import Direction, Phase
+from hscheduler.core.thinned import Thinned
+from hscheduler.core.timeline import CLUSTER_POINTS, CURVE_POINTS, MOST_NODES, DecisionRecord, Timeline, TrialRecord
+from hscheduler.policies.elastic import elastic
+from hscheduler.reports.report import report
+from hscheduler.simulator.run import simulate
+from hscheduler.spec import Spec
+from tests.hscheduler.toy import Toy, request
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 9, 10, 11, 12, 19, 20, 21, 1000])
+def test_a_thinned_series_keeps_its_ends_and_even_gaps(number: int) -> None:
+    series: Thinned[int] = Thinned(10)
+    for value in range(number):
+        series.add(value)
+    points = series.points()
+    assert len(points) <= 10
+    assert points[:1] == [0][:number] and points[-1:] == [number - 1][:number]
+    assert len({b - a for a, b in pairwise(points[:-1])}) <= 1
+    assert series.last == (number - 1 if number else None)
+    if number <= 9:
+        assert points == list(range(number))
+
+
+def record_of(*events: tuple[float, e.Event]) -> Timeline:
+    toy, record = Toy.of(2, elastic), Timeline()
+    for at_s, event in events:
+        commands = toy.scheduler.step(event)
+        record.take(at_s, event, commands, toy.scheduler)
+    return record
+
+
+def test_a_curve_has_the_time_of_each_loss_and_is_bounded() -> None:
+    news = [
+        (1.0 + k, e.Iterated("a", 10 * k + 10, (), ((0.5, 10 * k + 5, 2.0), (0.0, 10 * k + 10, 1.0))))
+        for k in range(500)
+    ]
+    record = record_of((0.0, e.JobSubmitted(request("a"))), (0.5, e.JobStarted("a")), *news)
+    curve = record.trials["a"].curve.points()
+    assert CURVE_POINTS / 3 < len(curve) <= CURVE_POINTS
+    assert curve[0] == (0.5, 5, 2.0) and curve[-1] == (500.0, 5000, 1.0)
+    assert curve == sorted(curve)
+    found = report(record, policy="elastic", direction=Direction.MINIMIZE, losses={}, points={}, leaked=0)
+    assert found["trials"][0]["curve"][-1] == [500.0, 5000, 1.0]
+
+
+def test_the_cluster_is_kept_node_by_node() -> None:
+    record = record_of(
+        (0.0, e.JobSubmitted(request("a", 2, 1))),
+        (1.0, e.JobStarted("a")),
+        (2.0, e.JobSubmitted(request("b", 2, 1))),
+        (3.0, e.CancelAsked("a", "enough")),
+        (4.0, e.JobEnded("a", Phase.KILLED)),
+    )
+    assert list(record.nodes) == ["node0", "node1"]
+    points = record.cluster.points()
+    # A master, two workers and a server each, on nodes of four.
+    assert [(at_s, share, sum(there)) for at_s, share, there in points] == [
+        (0.0, 0.5, 4),
+        (2.0, 1.0, 8),
+        (4.0, 0.5, 4),
+    ]
+    assert all(0 <= number <= 4 for _, _, there in points for number in there)
+
+
+def test_a_large_cluster_is_kept_as_a_whole() -> None:
+    spec = Spec.of({"cluster": {"nodes": MOST_NODES + 1}, "sweep": {"trials": 300}, "job": {"stretch_s": 0.01}})
+    found = simulate(spec, "static")["cluster"]
+    assert found["nodes"] == []
+    assert 2 < len(found["history"]) <= CLUSTER_POINTS
+    assert all(len(point) == 2 and 0.0 <= point[1] <= 1.0 for point in found["history"])
+
+
+def test_a_value_that_is_no_number_is_left_out_of_the_report() -> None:
+    nan = float("nan")
+    record = record_of((0.0, e.JobSubmitted(request("a"))), (1.0, e.JobStarted("a")), (2.0, e.FeedbackGiven("a", nan)))
+    found = report(record, policy="elastic", direction=Direction.MINIMIZE, losses={"a": nan}, points={}, leaked=0)
+    (trial,) = found["trials"]
+    assert trial["feedback"] is None and trial["loss"] is None
+    assert trial["early_feedback_s"] == 2.0
+
+
+def test_a_job_that_was_refused_does_not_count_as_one_that_runs() -> None:
+    record = record_of(
+        (1.0, e.JobRefused("a", "s", "why not")), (2.0, e.JobSubmitted(request("b"))), (3.0, e.JobStarted("b"))
+    )
+    assert record.numbers == [(1.0, 0, 0), (2.0, 1, 0)]
+
+
+def test_iterations_of_a_job_that_is_over_before_anybody_saw_it_run_are_measured() -> None:
+    over = e.JobEnded("a", Phase.FINISHED, "", 0.5, 0.5)
+    record = record_of((0.0, e.JobSubmitted(request("a"))), (1.0, e.Iterated("a", 3, (0.5, 0.25))), (1.0, over))
+    trial = record.trials["a"]
+    assert trial.speeds == {(2, 1): (2, 0.75)} and trial.sizes[0] == (1.0, 2, 1) and trial.sizes[-1] == (1.0, 0, 0)
+
+
+def test_a_snapshot_stays_as_it_is_while_the_record_goes_on() -> None:
+    record = Timeline()
+    for job_id, sweep in (("a", "s"), ("b", "other")):
+        record.trials[job_id] = TrialRecord(job_id, sweep, 1.0, sizes=[(1.0, 2, 1)], speeds={(2, 1): (3, 0.5)})
+        record.trials[job_id].curve.add((2.0, 1, 0.5))
+    record.numbers.append((1.0, 2, 0))
+    record.nodes["n"] = None
+    record.cluster.add((1.0, 0.5, (1,)))
+    taken, of_one = record.snapshot(), record.snapshot("s")
+    assert taken.trials == record.trials and list(of_one.trials) == ["a"]
+    told = [(repr(found.trials), found.numbers[:], dict(found.nodes), repr(found.cluster)) for found in (taken, of_one)]
+    trial = record.trials["a"]
+    trial.phase, trial.iteration = Phase.FINISHED, 9
+    trial.sizes.append((2.0, 4, 1))
+    trial.speeds[4, 1] = 1, 0.25
+    for k in range(500):
+        trial.curve.add((3.0 + k, 2 + k, 0.25))
+        record.cluster.add((3.0 + k, 1.0, (k,)))
+    record.trials["c"] = TrialRecord("c", "s", 2.0)
+    record.numbers.append((2.0, 3, 0))
+    record.decisions.append(DecisionRecord(2.0, "why", ("a",)))
+    record.nodes["m"] = None
+    assert told == [(repr(f.trials), f.numbers, f.nodes, repr(f.cluster)) for f in (taken, of_one)]
+    assert taken.decisions == []
