@@ -304,6 +304,10 @@ def _resourcemanagers(conf: HadoopConf) -> list[tuple[str, str]]:
     return [(suffix, conf.get(f"yarn.resourcemanager.hostname{suffix}")) for suffix in suffixes]
 
 
+def _host(address: str) -> str:
+    return address.rpartition(":")[0] if ":" in address else address
+
+
 def _listening(address: str, host: str, default_port: int) -> str:
     """Return ``host:port`` of a service; one that listens on every interface is reached by its machine's name."""
     name, _, port = address.rpartition(":") if ":" in address else (address, "", "")

@@ -1,4 +1,4 @@
-"""WebHDFS: who one is to it, what its errors mean, and how long it is asked again; tokens that it gives.
+"""WebHDFS: who one is to it, what its errors mean, and how long it is asked again.
 
 The package ``hdfs`` speaks the protocol and turns to the next NameNode where one is on standby or away.  Its raw
 operations are used where its readers, writers and ``rename`` cannot say what is needed: ``createflag``,

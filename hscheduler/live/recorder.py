@@ -254,8 +254,11 @@ class Recorder:
         self._record.compact(self.header, registry.snapshot(), rows, registry.decided())
         # It is in the snapshot.
         self._held, self._patient_bytes = {}, 0
-        registry.forget(over)
-        self._left += over
+        if over:
+            registry.forget(over)
+            self._left += over
+            # Not before they are in the rows; the snapshot is to be as small as what is left.
+            self._record.compact(self.header, registry.snapshot(), [], [])
 
     def left(self) -> list[str]:
         """Return the jobs that have left the registry since this was asked last."""

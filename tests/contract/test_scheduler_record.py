@@ -13,6 +13,7 @@ from typing import Any, Protocol, get_args
 
 import pytest
 
+from eps.cluster.yarn.log_storage import HadoopLogStorage
 from eps.errors import StorageError
 from hscheduler.core import codec
 from hscheduler.core import events as e
@@ -24,7 +25,11 @@ from hscheduler.record.api import Entry, Header, SchedulerRecord, entry_of, entr
 from hscheduler.record.log import LogRecord
 from hscheduler.record.rows import EndedJob
 from hscheduler.record.sqlite import SqliteRecord
+from tests.fakes.hadoop_files import FakeHadoopFiles
 from tests.fakes.storage import LoggedStorage
+from tests.storage.test_log_storage import files as files
+from tests.storage.test_log_storage import hdfs as hdfs
+from tests.storage.test_log_storage import store as store
 
 HEADER = Header("elastic", 3, {"n": [4, 16384]}, None, 0.0, 100, "loss", "abc123", "boot", 1e3, {"on": "docker"})
 UNIT = Resources(1, 1024)
@@ -376,3 +381,32 @@ def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
     (tmp_path / "record.sqlite").write_bytes(b"what is this\n" * 100)
     with pytest.raises(StorageError, match=r"record\.sqlite: cannot be used: file is not a database"):
         OnDisk(tmp_path).open()
+
+
+def test_a_record_on_hdfs_outlives_the_time_without_a_data_node(
+    store: HadoopLogStorage, files: FakeHadoopFiles, tmp_path: Path
+) -> None:
+    superseded: list[int] = []
+
+    def opened(number: int) -> LogRecord:
+        return LogRecord(store, "scheduler", tmp_path / f"rows-{number}.sqlite", lambda: superseded.append(number))
+
+    record = opened(1)
+    record.begin(HEADER)
+    record.append(BEFORE, durable=True)
+    files.without_data_nodes = True
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            record.append(AFTER, durable=True)
+        with pytest.raises(StorageError):
+            compact(record)
+        assert record.rows.ended_jobs() == [], "all of a compaction, or nothing"
+    files.without_data_nodes = False
+    compact(record)
+    record.append(AFTER, durable=True)
+    # The next attempt, while this one is there still.
+    again = opened(2)
+    assert [each.job_id for each in again.rows.ended_jobs()] == ["a", "b"] and read(again) == (SNAPSHOT, AFTER)
+    with pytest.raises(StorageError):
+        record.append(AFTER, durable=True)
+    assert set(superseded) == {1}

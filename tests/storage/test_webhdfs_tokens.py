@@ -1,4 +1,4 @@
-"""Delegation tokens: those that another obtains for WebHDFS, and those that WebHDFS gives."""
+"""Delegation tokens that another obtains for WebHDFS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from eps.errors import AuthenticationError, StorageError
 from eps.hadoop import delegation
 from eps.hadoop.conf import HadoopConf
 from eps.hadoop.delegation import DelegationAuth
-from eps.hadoop.token_file import HadoopToken
 from eps.storage import webhdfs
 from eps.storage.hdfs import HdfsStorage
 from eps.storage.webhdfs import WebHdfs
@@ -19,9 +18,6 @@ from tests.fakes.webhdfs import FakeHdfs
 
 requests = pytest.importorskip("requests")
 hdfs = pytest.importorskip("hdfs")
-
-#: As WebHDFS names it.
-GIVEN = HadoopToken(b"who", b"secret", "WEBHDFS delegation", "127.0.0.1:9870")
 
 
 @pytest.fixture
