@@ -145,6 +145,7 @@ EPS_LINES = (
     Line(f"cancel {NOBODY} 3", 4, NOBODY),
     Line(f"logs {NOBODY}", 4, NOBODY),
     Line(f"logs {NOBODY} worker-1 --follow", 4, NOBODY),
+    Line(f"fetch {NOBODY}", 4, NOBODY),
     Line(f"kill {NOBODY}", 4, NOBODY),
     Line(f"resume {NOBODY} --workers 3 --servers 2 --python p --report r.json --export m.npz --quiet", 4, NOBODY),
     Line(f"resume {NOBODY} --detach", 4, NOBODY),
