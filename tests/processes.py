@@ -18,7 +18,7 @@ GONE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process: a pid alone may be somebody else's by now."""
+    """A process: its pid alone may have been given to another one."""
 
     pid: int
     #: In ticks since the host was booted; -1 of one that has ended.
@@ -30,7 +30,7 @@ class Process:
         return cls(pid, _started_at(pid))
 
     def is_alive(self) -> bool:
-        """Return whether it runs; one that has ended and that nobody has waited for does not."""
+        """Return whether it runs; a zombie does not."""
         return _started_at(self.pid) == self.started >= 0
 
     def send(self, number: signal.Signals) -> bool:

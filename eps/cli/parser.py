@@ -86,14 +86,13 @@ stopped and started again.
 """
 
 _DEVCLUSTER_START_DESCRIPTION = """\
-Start it, and print the variable that leads to it.  What fails leaves nothing running that
-did not run before.  Where it runs already it is left as it is, and jobs with it; what has
-ended of it is started again with the same ports, data and options, which need not be given
-again.  Options are as said below where it does not run.
+Start it, and print the variable that leads to it.  A start that fails stops what it
+started.  If the cluster runs, daemons that have ended are started again with the same
+ports, data and options, which need not be given again; jobs go on.
 
 Ports are free ones; NodeManagers are at 127.0.0.11 and up.  There are two queues, default
-and batch, half of the cluster each, and each may have all of it while the other does not
-ask; the last node has the label "transient".
+and batch, half of the cluster each, and each may use all of it while the other is idle.
+The last node has the label "transient".
 
 With --kerberos it has a realm of its own, EPS.DEV, and two more variables are printed: the
 settings of the realm, and the keytab by which programs log in as this host's user.  EPS does
@@ -436,7 +435,7 @@ def _add_devcluster(commands: Any) -> None:
         "--kerberos",
         action="store_true",
         default=None,
-        help="everybody proves who they are, in a realm of its own (default: not)",
+        help="clients and daemons authenticate, in a realm of its own (default: no)",
     )
     start.add_argument(
         "--timeout",

@@ -1,14 +1,13 @@
-"""WebHDFS: who one is to it, what its errors mean, and how long it is asked again.
+"""WebHDFS: how a client authenticates, what errors mean, and how long a request is retried.
 
 The package ``hdfs`` speaks the protocol and turns to the next NameNode where one is on standby or away.  Its raw
 operations are used where its readers, writers and ``rename`` cannot say what is needed: ``createflag``,
 ``renameoptions``, and which DataNodes are lost.
 
-What goes by itself is waited for, up to a deadline: connections that break, HTTP 5xx, a NameNode on standby or in safe
-mode, leases and blocks that HDFS recovers.  Java's class name in the answer says so.  All else is an error at once.
+Transient failures are retried until a deadline: connections that break, HTTP 5xx, a NameNode on standby or in safe
+mode, leases and blocks that HDFS recovers.  The class name of Java's exception tells them.  All else is final.
 
-Whoever has a ticket, and Java, needs no package that speaks Kerberos over HTTP: a delegation token says who one is as
-well.
+With a ticket and Java no package for Kerberos over HTTP is needed: Hadoop's client obtains a delegation token.
 """
 
 from __future__ import annotations
@@ -55,20 +54,20 @@ _NOT_A_WEB_PORT = (
     "webhdfs:// by the one of its web pages (dfs.namenode.http-address)"
 )
 
-#: Java's classes, without their package, of what goes by itself: as of ``RemoteException.exception``.
+#: Java's exceptions that are transient, as ``RemoteException.exception`` names them.
 _PASSING = frozenset(
     "SafeModeException StandbyException RetriableException LeaseExpiredException AlreadyBeingCreatedException "
     "RecoveryInProgressException NotReplicatedYetException BlockMissingException "
     "CannotObtainBlockLengthException".split()
 )
-#: Those that tell of DataNodes and connections to them, where one is looked for or asked: of lost blocks Hadoop says no
-#: more than IOException.
+#: Further ones, transient only where a DataNode is looked for or asked: of lost blocks Hadoop says no more than
+#: IOException.
 _OF_DATA_NODES = frozenset(
     "IOException PathIOException EOFException ConnectException ConnectTimeoutException SocketException "
     "SocketTimeoutException NoRouteToHostException ClosedChannelException".split()
 )
 _SEE_DATA_NODES = "see that its DataNodes are live and have room (hdfs dfsadmin -report)"
-#: A cancelled or expired token is a SecurityException to WebHDFS, which then cannot tell who asks.
+#: WebHDFS answers SecurityException to a token that was cancelled or has expired.
 _REFUSING = frozenset(("AuthenticationException", "InvalidToken", "SecurityException"))
 
 
@@ -77,18 +76,18 @@ class MissingError(StorageError):
 
 
 class Passing(Exception):
-    """Something that may go by itself, found by who asked; the text says what."""
+    """A transient failure that the caller has detected; the text says which."""
 
 
 @dataclass(frozen=True)
 class Trouble:
     """What an error means."""
 
-    #: In words, without the query of an address: who is asked by a token has it there.
+    #: In words, without the query of an address, which may hold a token.
     text: str
-    #: What is raised for it; None: it may go by itself.
+    #: What is raised for it; None: it is transient.
     kind: type[StorageError] | None = None
-    #: Nobody was found at an address.
+    #: No server answers at the address.
     unreachable: bool = False
 
     def __post_init__(self) -> None:
@@ -176,9 +175,9 @@ class WebHdfs:
     client : hdfs.client.Client
         Its raw operations may be called by several threads.
     patience_s : float
-        How long something that may go by itself is waited for.
+        How long transient failures are retried.
     guess : str
-        Where its address is one: what is to be said of it where nobody is there.
+        Added to the message if no server answers, where the address was guessed.
     """
 
     def __init__(self, name: str, client: Any, patience_s: float = PATIENCE_S, guess: str = "") -> None:
@@ -193,7 +192,7 @@ class WebHdfs:
         return Patience(what, self.patience_s, guesses)
 
     def ask(self, what: str, act: Callable[[], T]) -> T:
-        """Return what ``act`` returns; it is called again as long as what stops it may go by itself.
+        """Return what ``act`` returns; transient failures are retried.
 
         Parameters
         ----------
@@ -207,7 +206,7 @@ class WebHdfs:
         MissingError
             There is no such file or folder.
         StorageAwayError
-            Nobody answers, or not within the deadline, or who is no WebHDFS.
+            No WebHDFS answers, or not within the deadline.
         StorageDeniedError
             The credentials are refused, or one has no right to it.
         StorageError
@@ -231,7 +230,7 @@ class WebHdfs:
         from hdfs import HdfsError
 
         answer = self.client._rename(source, destination=target, renameoptions=options)
-        # Who knows the options answers nothing; who does not (HttpFS) renames in a way of its own.
+        # A NameNode answers nothing; HttpFS, which ignores the options, answers whether it renamed.
         if answer.content and answer.json().get("boolean") is False:
             raise HdfsError("the rename was refused: WebHDFS must be a NameNode's own, not that of HttpFS")
 
@@ -280,7 +279,7 @@ class WebHdfs:
                 told = answer.json()["RemoteException"]
                 raise HdfsError(str(told.get("message", "")), exception=str(told.get("exception", "")))
         except (ValueError, KeyError, TypeError):
-            # Who does not speak as one is no DataNode: it is gone, and another has its port.
+            # Another server has the port of a DataNode that is gone.
             raise Passing(f"HTTP status {answer.status_code} of {urlsplit(url).netloc}") from None
         finally:
             answer.close()
@@ -288,7 +287,7 @@ class WebHdfs:
 
 @contextmanager
 def _of_data_nodes() -> Iterator[None]:
-    """Take what Hadoop says of DataNodes for something that goes by itself."""
+    """Take errors that tell of DataNodes for transient ones."""
     from hdfs import HdfsError
 
     try:
@@ -308,7 +307,7 @@ class Patience:
         Begins the messages.
     patience_s : float
     guesses : mapping
-        By address of a NameNode: what is said of it where nobody is found there.  Of a DataNode nothing is guessed.
+        By address of a NameNode: added to the message if no server answers there.
     """
 
     def __init__(self, what: str, patience_s: float, guesses: Mapping[str, str]) -> None:
@@ -322,11 +321,11 @@ class Patience:
         Raises
         ------
         StorageAwayError
-            Nobody answers, or who is no WebHDFS, or the deadline has passed.
+            No WebHDFS answers, or the deadline has passed.
         StorageDeniedError
             The credentials are refused, or one has no right to it.
         StorageError
-            It will not go by itself.
+            It is final.
         """
         trouble = trouble_of(error)
         if trouble is None:
@@ -337,7 +336,7 @@ class Patience:
             if getattr(_innermost(error), "errno", None) == socket.EAI_NONAME:
                 kind = StorageAwayError
         if kind is not None:
-            # Not from the error: whoever prints what led to it would print the address, and a token in it.
+            # Not from the error: a traceback of it would show the address, and a token in it.
             raise kind(f"{self._what}: {text}") from None
         now_s = time.monotonic()
         if not self._until_s:
@@ -419,7 +418,7 @@ def _patience_s(environ: Mapping[str, str], given_s: float | None) -> float:
 
 
 def _token(environ: Mapping[str, str], authority: str) -> str:
-    """Return the token to prove by who one is, as WebHDFS takes it: the one given for it, or one of YARN's; else empty.
+    """Return the token to authenticate with, as WebHDFS takes it: the one given for it, or one of YARN's; else empty.
 
     Raises
     ------
@@ -446,7 +445,7 @@ def _token(environ: Mapping[str, str], authority: str) -> str:
 
 
 def _client(urls: Collection[str], token: str, user: str) -> Any:
-    """Return a client that has a token, or a name that nobody checks: by default that of the process's user."""
+    """Return a client with a token, or with a user name that is not checked (empty: the process's user)."""
     try:
         import hdfs
 

@@ -26,7 +26,7 @@ from xml.sax.saxutils import escape
 from eps.cluster.devcluster.settings import TRIED_VERSIONS, ClusterSettings
 from eps.errors import ConfigError, ResourceError
 
-#: Says something to whoever waits.
+#: Shows a line of progress.
 Say = Callable[[str], None]
 
 #: A mirror of Maven Central; the Maven wrapper reads this variable, too.
@@ -50,8 +50,8 @@ _LEAST_3_5, _LEAST = 17, 11
 _MOST = 23
 _INSTALL = "install a JDK 17 (on Debian: apt install openjdk-17-jdk-headless), or let JAVA_HOME name one"
 
-#: Modules of Hadoop.  The poms of servers say that somebody else provides ``hadoop-common``, and that of the
-#: ResourceManager says so of the timeline service, without which it does not start: so both are named.
+#: Modules of Hadoop.  The poms of servers declare ``hadoop-common`` as provided, and that of the ResourceManager the
+#: timeline service, without which it does not start: so both are named.
 _MODULES = (
     "hadoop-common",
     "hadoop-hdfs",
@@ -191,7 +191,7 @@ def class_path_of_jars(hadoop_version: str, cache: Path, java: Java, say: Say, *
             pom = pom_text(hadoop_version, os.environ.get(REPOSITORY_VARIABLE, ""), kerberos=kerberos)
             (Path(folder) / "pom.xml").write_text(pom, encoding="utf-8")
             _run_maven(maven, folder, java, hadoop_version)
-            # Whoever fetched them at the same time has the same.
+            # A start at the same time has fetched the same.
             with suppress(OSError):
                 os.replace(Path(folder) / "target", place)
     # In an order that is always the same: jars share some classes.

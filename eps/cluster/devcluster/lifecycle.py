@@ -1,7 +1,7 @@
 """Starting and stopping a cluster, and looking at it.
 
-One command at a time is at work at a home (a file lock).  What runs is written down nowhere: each process names its
-cluster and its daemon on its command line, and is found by that.
+One command at a time is at work at a home (a file lock).  The record does not list processes: each one names
+its cluster and its daemon on its command line, and is found by that.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _NEEDED_MB, _LEAST_FREE = 300, 0.005
 _PLAIN = re.compile(r"[A-Za-z0-9/._+@=~-]+", re.ASCII)
 #: Ports below those that the kernel gives to connections, so that a daemon that is started again finds its own.
 _LOWEST_PORT, _LEAST_PORTS, _ATTEMPTS = 10_000, 10_000, 50
-#: The shell starts the daemon in the background and goes: it is nobody's child, and has no terminal.
+#: The shell starts the daemon in the background and exits: the daemon has no terminal, and outlives this process.
 _DETACH = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null &'
 
 
@@ -94,7 +94,7 @@ class DaemonStatus:
 def start_cluster(home: Path, settings: ClusterSettings, say: Say, timeout_s: float = READY_TIMEOUT_S) -> Cluster:
     """Start a cluster, or what has ended of one that runs; what HDFS holds from before is there again.
 
-    After an error nothing runs that did not run before.
+    If it fails, it stops what it started.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def start_cluster(home: Path, settings: ClusterSettings, say: Say, timeout_s: fl
             jars = class_path_of_jars(settings.hadoop_version, cache_dir(), java, say, kerberos=settings.kerberos)
             ports = before.ports if before is not None and set(before.ports) == set(settings.daemons) else {}
             cluster = Cluster(home, settings, _free_ports(settings, ports), java.home, jars)
-            # All nodes are there again.
+            # A new start begins with all nodes.
             cluster.exclude.write_text("")
         missing = [daemon for daemon in settings.daemons if daemon not in running]
         if not missing:
@@ -156,7 +156,7 @@ def stop_cluster(home: Path, say: Say) -> bool:
         return False
     with _locked(home, say):
         found = _end(home, None, say)
-        # Of NodeManagers that could not tidy up themselves.
+        # A NodeManager that was killed has left its containers.
         mark = f"LOCAL_DIRS={home}/data/"
         containers = processes_with("environ", mark)
         _signal(containers, signal.SIGKILL)
@@ -289,7 +289,7 @@ def _are_free(ports: Ports) -> bool:
         try:
             for daemon, by_purpose in ports.items():
                 for port in by_purpose.values():
-                    # As Java binds: what lingers of closed connections is in nobody's way.
+                    # As Java binds: closed connections that linger do not matter.
                     stack.enter_context(socket.create_server((address_of(daemon), port)))
         except OSError:
             return False
@@ -322,7 +322,7 @@ def processes(home: Path) -> dict[int, str]:
 def processes_with(file: str, beginning: str) -> dict[int, str]:
     """Return our user's processes in whose ``/proc/PID/FILE`` a word begins so: pid -> how that word goes on.
 
-    A process that has ended, and that nobody has waited for, has no words.
+    A zombie has no words.
     """
     found = {}
     for entry in os.scandir("/proc"):
@@ -446,7 +446,7 @@ def _start_realm(cluster: Cluster, deadline_s: float) -> None:
         if time.monotonic() > deadline_s:
             raise DeadlineError(f"the cluster is not ready in time: its realm does not begin; see {log}")
         time.sleep(_POLL_S / 2)
-    # Whoever logs in with a keytab takes the first principal in it.
+    # A program that logs in with a keytab takes its first principal.
     cluster.user_keytab.write_bytes(keytab_for(cluster.keytab.read_bytes(), f"{getpass.getuser()}@{REALM}"))
     for keytab in (cluster.keytab, cluster.user_keytab):
         keytab.chmod(0o600)
@@ -498,7 +498,9 @@ def missing_of(cluster: Cluster) -> str:
         return "the NameNode"
     if not alive:
         return "the DataNode"
-    return "" if is_operational else "HDFS to leave safe mode (where somebody began it: hdfs dfsadmin -safemode leave)"
+    return (
+        "" if is_operational else "HDFS to leave safe mode (if it was entered by hand: hdfs dfsadmin -safemode leave)"
+    )
 
 
 def _bean(cluster: Cluster, daemon: str, name: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ MASTER_ADDRESS = "127.0.0.1"
 #: NodeManager i listens at 127.0.0.(10 + i): exclude files and labels go by host, so each needs an address of its own.
 _FIRST_NODE, _MOST_NODES = 11, 200
 QUEUES = ("default", "batch")
-#: A label that the last node has; others may use it while nobody asks for it.
+#: The label of the last node; it is not exclusive, so applications without it may run there.
 TRANSIENT_LABEL = "transient"
 
 KDC, NAMENODE, DATANODE, RESOURCEMANAGER = "kdc", "namenode", "datanode", "resourcemanager"
@@ -72,7 +72,7 @@ class ClusterSettings:
     rm_class_path : tuple of str
         Jars and directories that the ResourceManager's class path begins with.
     kerberos : bool
-        Everybody must prove who they are, in a realm of the cluster's own; its nodes have no labels.
+        Clients and daemons authenticate in a realm of the cluster's own; its nodes have no labels.
     properties : tuple of (str, str)
         Settings of Hadoop in the place of ours; :func:`eps.cluster.devcluster.sites.site_of` says in which file.
 
@@ -210,7 +210,7 @@ class Cluster:
         return self.conf_dir / "krb5.conf"
 
     def node_conf(self, number: int) -> Path:
-        """Return the folder of the site files of a NodeManager; for 0 that of everybody else."""
+        """Return the folder of the site files of a NodeManager; for 0 that of all other programs."""
         return self.conf_dir / "nodes" / str(number) if number else self.conf_dir
 
     def node_data(self, number: int) -> Path:

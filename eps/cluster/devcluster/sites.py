@@ -48,7 +48,7 @@ REALM = "EPS.DEV"
 KDC_READY = "Standalone MiniKdc Running"
 #: Every daemon of Hadoop.
 SERVICE = f"hadoop/localhost@{REALM}"
-#: Every web server that wants to know who asks: browsers and clients name it by what stands in the URL.
+#: Every web server that authenticates: browsers and clients derive this name from the URL.
 _WEB = f"HTTP/{MASTER_ADDRESS}@{REALM}"
 _LIFETIME_MS = 24 * 3600 * 1000
 
@@ -119,7 +119,7 @@ def site_files(cluster: Cluster, node: int = 0) -> dict[str, str]:
     ----------
     cluster : Cluster
     node : int
-        A NodeManager, from 1, whose own files are asked for; 0: those of everybody else.
+        A NodeManager, from 1; 0: all other programs.
     """
     sites = {CORE: _core_site(cluster), HDFS: _hdfs_site(cluster), YARN: _yarn_site(cluster)}
     if cluster.settings.kerberos:
@@ -146,7 +146,7 @@ def _core_site(cluster: Cluster) -> Values:
 def _hdfs_site(cluster: Cluster) -> Values:
     return {
         "dfs.replication": "1",
-        # Of a small cluster: whoever closes a file before the NameNode has heard of its last block asks again so soon.
+        # A client that closes a file before the NameNode has heard of its last block asks again this soon.
         "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "20",
         "dfs.namenode.name.dir": f"file://{cluster.data}/namenode",
         "dfs.datanode.data.dir": f"file://{cluster.data}/datanode",
@@ -194,7 +194,7 @@ def _yarn_site(cluster: Cluster) -> Values:
         f"{rm}.work-preserving-recovery.scheduling-wait-ms": "3000",
         f"{rm}.store.class": f"{_SCHEDULER}.recovery.FileSystemRMStateStore",
         f"{rm}.fs.state-store.uri": f"file://{cluster.data}/resourcemanager",
-        # Everybody looks for the next ResourceManager twice a second; Hadoop's default is half a minute.
+        # Clients look for the next ResourceManager twice a second; Hadoop's default is half a minute.
         f"{rm}.connect.retry-interval.ms": "500",
         # Here, not with the queues: job masters read it as well.
         f"{rm}.monitor.capacity.preemption.max_wait_before_kill": str(PREEMPTION_GRACE_S * 1000),
@@ -280,7 +280,7 @@ def _secure_sites(cluster: Cluster) -> dict[str, Values]:
     web, keytab = "hadoop.http.authentication", str(cluster.keytab)
     core = {
         "hadoop.security.authentication": "kerberos",
-        # Without it a NameNode refuses whoever comes over HTTP with a ticket, too.
+        # Without it a NameNode refuses HTTP requests even with a ticket.
         "hadoop.http.filter.initializers": "org.apache.hadoop.security.AuthenticationFilterInitializer",
         f"{web}.type": "kerberos",
         f"{web}.kerberos.principal": _WEB,
@@ -310,7 +310,7 @@ def _secure_sites(cluster: Cluster) -> dict[str, Values]:
         # Where files must belong to whom they should, Hadoop reads them with its native library, which no jar has: a
         # NodeManager that collects logs without it ends.
         "yarn.log-aggregation-enable": "false",
-        # Each node's own settings name its folder; whoever looks for what containers wrote finds it by this.
+        # Each node's own settings name its folder; eps logs finds the containers' files by this.
         "yarn.nodemanager.log-dirs": f"{cluster.data}/node-*/logs",
     }
     return {CORE: core, HDFS: hdfs, YARN: yarn}
