@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.cli.exits import EXIT_FAILED, EXIT_OK
+from eps.cluster.yarn.application import Application
 from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.facade import Client
 from eps.core.types import Address
@@ -21,7 +22,7 @@ from eps.spec.file import read_job_file
 from eps.spec.job_spec import JobSpec
 from eps.storage.locations import open_storage
 from eps.system import interrupt
-from hscheduler.application.follow import ApplicationDir, Ended, Following, bring
+from hscheduler.application.follow import ApplicationDir, Ended, Following, bring, remove
 from hscheduler.application.submit import submit_service
 from hscheduler.cli.commands.common import policies_of, say
 from hscheduler.live.on_yarn import PLACES, cluster_of, container_settings
@@ -189,38 +190,24 @@ def _on_yarn(args: argparse.Namespace) -> int:
         given = getattr(args, flag)
         if given is not None and given is not False:
             raise ConfigError(f"{flag} is {given}, but on YARN {why}")
-    job, conf, directory = (
-        _application_settings(args.application),
-        environment_configuration(),
-        ServiceDir.of(args.state),
-    )
+    job, conf = _application_settings(args.application), environment_configuration()
+    directory = ServiceDir.of(args.state)
     if directory.record.exists():
         raise ConfigError(f"{directory.path} belongs to a service of this host: use another --state")
     known = ApplicationDir(directory.path)
     with directory.lock(), closing(YarnClient(conf)) as client:
-        following = _running(known, client, conf)
-        if following is None:
-            following = _begun(args, job, known, client, conf)
+        application = known.application()
+        if application is None or not application.shared or known.kept() is not None:
+            application = _begun(args, job, known, client, conf)
+        shared = open_storage(application.shared, conf=conf)
+        following = Following(application, client, known.service, shared, say, sweep=None)
         return _followed(following, known, detach=args.detach)
-
-
-def _running(known: ApplicationDir, client: Client, conf: HadoopConf) -> Following | None:
-    """Return who follows the application that a directory has; None where it has none, or that has ended."""
-    application = known.application()
-    if application is None or not application.shared or known.kept() is not None:
-        return None
-    following = Following(application, client, known.service, open_storage(application.shared, conf=conf), say, None)
-    ended = following.until_it_listens()
-    if ended is None:
-        return following
-    _tell_end(following, known, ended)
-    return None
 
 
 def _begun(
     args: argparse.Namespace, job: JobSpec, known: ApplicationDir, client: Client, conf: HadoopConf
-) -> Following:
-    """Submit an application; return who follows it."""
+) -> Application:
+    """Submit an application; return it."""
     name = "the service"
     with interrupt.before_submission(name):
         cluster = cluster_of(ClusterSpec(**_container_size(args)), client.nodes())
@@ -228,10 +215,11 @@ def _begun(
         settings = _settings(args, **size, job_settings=container_settings(cluster))
         known.service.security(between_hosts=True)
         # Of one that has ended, and whose results are here.
+        remove(known)
         known.job.job_json.unlink(missing_ok=True)
         application = submit_service(settings, job, cluster, known.job, client, conf)
     say(f"{application.application_id} is H-scheduler: {_how(known, application.application_id)}")
-    return Following(application, client, known.service, open_storage(application.shared, conf=conf), say, None)
+    return application
 
 
 def _how(known: ApplicationDir, application_id: str) -> str:
@@ -257,6 +245,7 @@ def _followed(following: Following, known: ApplicationDir, *, detach: bool) -> i
         say("H-scheduler ends, and its jobs with it")
         return EXIT_OK if ended.is_over else EXIT_FAILED
     _tell_end(following, known, ended)
+    say(f"{known.how_again} begins another")
     return EXIT_FAILED
 
 
