@@ -70,7 +70,7 @@ def sweep(
         Called after every event with the seconds since the sweep began, the event (:mod:`hscheduler.core.events`) and
         what it brought about; on the scheduler's thread, which waits for it.  Not on YARN.
     quiet : bool
-        Do not print what happens, with the reason of every decision.
+        Log what happens, with the reason of every decision (``logging``, INFO), instead of printing it.
     report, page : path, optional
         Where the report is written as JSON, and drawn; also of a sweep that is interrupted.
 
@@ -122,7 +122,7 @@ def sweep(
         runner = Here(read, names[0], points)
         runner.viewers += [] if on_event is None else [on_event]
     try:
-        tell: Callable[[str], None] = (lambda line: None) if quiet else say
+        tell: Callable[[str], None] = logger.info if quiet else say
         outcome = runner.run(Viewers(tell, tell))
     except Interrupted as error:
         _write(error.outcome, target, drawn)

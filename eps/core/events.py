@@ -9,7 +9,7 @@ from typing import Any
 
 from eps.core import messages as m
 from eps.core.messages import CheckpointPartWritten, Order, Report
-from eps.core.reconfig import Change, Purpose
+from eps.core.reconfig import Change
 from eps.core.retries import Repeats
 from eps.core.types import Address, MemberId, Role
 from eps.errors import EpsError
@@ -119,14 +119,12 @@ class ReportReceived:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequested:
-    """A client, or the queue's scheduler, asked for a change; the same ``request_id`` again gets the same answer."""
+    """A client asked for a change; the same ``request_id`` again gets the same answer."""
 
     request_id: str
     change: Change
     #: Only say what would happen.
     dry_run: bool = False
-    #: ``ASKED`` or ``LEND``: the job's own changes are not requests.
-    purpose: Purpose = Purpose.ASKED
 
 
 @dataclass(frozen=True, slots=True)

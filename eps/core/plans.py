@@ -455,7 +455,7 @@ class Flight:
             # No user asked for that: the last iteration is not to wait for processes that train nothing.
             return "only the last iteration was left, for which nobody else is needed", ()
         overdue = driver.overdue(job.now_s, shrink, last)
-        if overdue or driver.plan.purpose not in (Purpose.REGAIN, Purpose.LEND):
+        if overdue or driver.plan.purpose is not Purpose.REGAIN:
             return overdue, ()
         waiting = tuple(name for name in driver.plan.added if name not in driver.granted)
         # Free room is not granted all at once: YARN gives a container for each node and heartbeat.
@@ -625,15 +625,14 @@ class Plans:
         known = self._answers.get(event.request_id)
         if known is not None:
             asked = self.all[known.plan_id]
-            if (asked.change, asked.purpose) == (event.change, event.purpose):
+            if asked.change == event.change:
                 return [known]
-            other = f"for {event.change}" if asked.change != event.change else "for that purpose"
-            error = PlanError(f"request id {event.request_id!r} asked for {asked.change}, not {other}")
+            error = PlanError(f"request id {event.request_id!r} asked for {asked.change}, not for {event.change}")
             return [e.Answer(event.request_id, error=error)]
         try:
             if event.dry_run:
                 return [e.Answer(event.request_id, text=self._dry_run(event.change, job))]
-            plan, commands = self.ask(event.change, event.purpose, job, event.request_id)
+            plan, commands = self.ask(event.change, Purpose.ASKED, job, event.request_id)
         except EpsError as refusal:
             return [e.Answer(event.request_id, error=refusal)]
         answer = self._answers[event.request_id] = e.Answer(event.request_id, plan.plan_id)

@@ -53,8 +53,6 @@ class Purpose(StrEnum):
 
     #: A user or a scheduler asked for it.
     ASKED = "asked"
-    #: Another application of the job's queue needs the room: what is removed is lent, what is added is taken back.
-    LEND = "queue"
     #: The job replaces members that it lost.
     REPLACE = "size"
     #: The job asks again for members that others were to get the room of.
@@ -67,7 +65,7 @@ class Purpose(StrEnum):
     @property
     def own(self) -> bool:
         """True where the job itself wants the change."""
-        return self not in (Purpose.ASKED, Purpose.LEND)
+        return self is not Purpose.ASKED
 
     @property
     def keeps_size(self) -> bool:

@@ -7,10 +7,9 @@ wanted
 held
     Members that take part and have their containers.
 lent
-    Members that are not asked for at once.  Those lent to the *queue* come back by a plan of the scheduler that lent
-    them.  Those that were preempted for *others*, and those that the cluster had no room for at the *start*, are asked
-    for when it has room that no other application wants, and for a few seconds only: a request that stands takes what
-    others are given meanwhile.
+    Members that are not asked for at once.  Those that were preempted for *others*, and those that the cluster had no
+    room for at the *start*, are asked for when it has room that no other application wants, and for a few seconds only:
+    a request that stands takes what others are given meanwhile.
 pending
     The rest: members that crashed, or left a node that is drained.  They are asked for at once.
 
@@ -51,8 +50,6 @@ Counts = Mapping[Role, int]
 class Borrower(StrEnum):
     """Who has the containers that a job has lent."""
 
-    #: Another application of the job's queue, at the word of the queue's scheduler.
-    QUEUE = "queue"
     #: The cluster preempted them for others.
     OTHERS = "others"
     #: The cluster had no room for them when the job started.
@@ -112,22 +109,10 @@ class Size:
         self.settle(held)
 
     def committed(self, plan: Plan, held: Counts) -> None:
-        """Take in that a plan has changed the members.
-
-        Members that users add come in the place of those that were lent to the queue: a job never has more by lending.
-        """
-        queue = self.lent[Borrower.QUEUE]
-        for role in Role:
-            came, went = len(plan.coming.of_role(role)), len(plan.going.of_role(role))
-            if plan.purpose is Purpose.LEND:
-                queue[role] += went
-                went = 0
-            if not plan.purpose.own:
-                back = min(came, queue[role])
-                queue[role] -= back
-                self.wanted[role] += came - back - went
-            elif self._managed and plan.purpose is Purpose.DRAIN:
-                self.wanted[role] += came - went
+        """Take in that a plan has changed the members."""
+        if not plan.purpose.own or (self._managed and plan.purpose is Purpose.DRAIN):
+            for role in Role:
+                self.wanted[role] += len(plan.coming.of_role(role)) - len(plan.going.of_role(role))
         self.settle(held)
 
     def taken(self, roles: Iterable[Role], held: Counts, *, for_others: bool, lost: bool) -> None:
@@ -166,12 +151,12 @@ class Size:
     @property
     def lacks_room(self) -> bool:
         """True while there are members to ask for when the cluster has room that no other application wants."""
-        return any(self.lent[to][role] for to in (Borrower.OTHERS, Borrower.START) for role in Role)
+        return any(map(self._num_lent, Role))
 
     def to_regain(self, fits: Counts) -> tuple[Role, int] | None:
         """Return which lent members fit into the room that there is: one role, since both would fit into the same."""
         for role in Role:
-            number = min(self._num_lent(role) - self.lent[Borrower.QUEUE][role], fits.get(role, 0))
+            number = min(self._num_lent(role), fits.get(role, 0))
             if number > 0:
                 return role, number
         return None
@@ -187,7 +172,7 @@ class Size:
         plans : iterable of Plan
             Those that are not committed.
         """
-        found = {role: number - self.lent[Borrower.QUEUE][role] for role, number in self.wanted.items()}
+        found = dict(self.wanted)
         for plan in plans:
             operation = plan.change.operation
             if operation in OPERATIONS and not plan.purpose.own:

@@ -40,6 +40,18 @@ class HadoopProcess:
         self._lock = RLock()
         self._process: subprocess.Popen[str] | None = None
 
+    def begin(self) -> None:
+        """Begin the process now, where it has not: Java takes a second, in which other things can be done.
+
+        Raises
+        ------
+        ResourceError
+            It cannot be started.
+        """
+        with self._lock:
+            if self._process is None:
+                self._process = self._started()
+
     def call(self, method: str, **values: Any) -> Any:
         """Return what an order is answered with.
 
@@ -53,7 +65,9 @@ class HadoopProcess:
             It cannot be started, or has ended.
         """
         with self._lock:
-            process = self._process = self._started() if self._process is None else self._process
+            self.begin()
+            process = self._process
+            assert process is not None
             assert process.stdin is not None and process.stdout is not None
             try:
                 process.stdin.write(json.dumps({"method": method, **values}) + "\n")
@@ -112,11 +126,21 @@ class HadoopProcess:
             self._end(at_once=False)
 
 
-def serve(answer: Callable[[Mapping[str, Any]], Any]) -> int:
-    """Answer the orders of standard input until there are no more; return an exit code."""
+def serve(answer: Callable[[Mapping[str, Any]], Any], begin: Callable[[], object] = lambda: None) -> int:
+    """Answer the orders of standard input until there are no more; return an exit code.
+
+    Parameters
+    ----------
+    answer : callable
+        Takes an order, and returns what it is answered with.
+    begin : callable
+        Called before the first order is there; what is wrong then the first order is told.
+    """
     # What Java prints is for people.
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    with suppress(EpsError):
+        begin()
     for line in sys.stdin:
         try:
             found = {"value": answer(json.loads(line))}

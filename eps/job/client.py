@@ -463,7 +463,6 @@ class Job:
         request_id: str = "",
         on_news: Callable[[ChangeRecord], None] | None = None,
         manager: str = "",
-        for_queue: bool = False,
     ) -> ChangeRecord:
         """Change the job's size.
 
@@ -480,8 +479,6 @@ class Job:
             Called with the change whenever there may be news of it.
         manager : str
             Who asks, where the job's size is a scheduler's to decide.
-        for_queue : bool
-            Another application of the job's queue needs the room: what is removed is lent, what is added is taken back.
 
         Returns
         -------
@@ -496,7 +493,7 @@ class Job:
             The master does not answer.
         """
         change = change_of(operation, count_or_names)
-        reply = self._ask(change, request_id or uuid.uuid4().hex, manager=manager, for_queue=for_queue)
+        reply = self._ask(change, request_id or uuid.uuid4().hex, manager=manager)
         record = self.plan(reply.plan_id)
         if not wait:
             return record

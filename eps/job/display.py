@@ -251,11 +251,6 @@ def evictions_text(status: Mapping[str, Any]) -> str:
     return f"{found['asked']} announced: {', '.join(parts)}{took}{latest}{missing}"
 
 
-def lent_text(status: Status) -> str:
-    """Return how many members left so that others got their room, and are to come back; empty for none."""
-    return _members_text(status.get("lent", {})) if status["state"] in _ASKING_STATES else ""
-
-
 def _members_text(counts: Mapping[str, int]) -> str:
     """Return how many members of each role: ``2 workers and 1 server``; empty for none."""
     return " and ".join(f"{n} {role}{'' if n == 1 else 's'}" for role, n in counts.items() if n)
@@ -499,8 +494,6 @@ def status_text(status: Status, *, resumable: bool = False) -> str:
         lines.append(f"  checkpoints: {checkpoints}")
     if evictions_text(status):
         lines.append(f"  evictions: {evictions_text(status)}")
-    if lent_text(status):
-        lines.append(f"  lent to others of its queue: {lent_text(status)}")
     lines += [f"  {title}: {why}" for title, why in troubles_of(status).items() if title != "checkpoint failed"]
     lines += [f"  {text}" for text in loss_texts(status)]
     if resumable:

@@ -161,7 +161,7 @@ def change_entry(
     return {
         "plan_id": plan.plan_id,
         "operation": str(plan.change.operation),
-        "asked_by": _asked_by(plan),
+        "asked_by": "job" if plan.purpose.own else "user",
         # What for, where the job itself asked; else empty.
         "purpose": _purpose(plan),
         # The clock of one that was asked for beforehand.
@@ -185,13 +185,6 @@ def change_entry(
 
 def _went_back_s(state: Job) -> list[float]:
     return [back.at_s for back in state.recovery.goings_back]
-
-
-def _asked_by(plan: Plan) -> str:
-    """Return who asked for a change: the job itself, the scheduler of its queue, or a user."""
-    if plan.purpose.own:
-        return "job"
-    return "queue" if plan.purpose is Purpose.LEND else "user"
 
 
 def _purpose(plan: Plan) -> str:
@@ -260,8 +253,6 @@ def status(runtime: Runtime, state: Job, started_s: float, now_s: float) -> dict
         "evictions": evictions_entry(state, MOST_CHANGES),
         # Members of each role that are missing because they were not granted in time at the start.
         "began_without": {str(role): number for role, number in state.size.lent[Borrower.START].items()},
-        # Members of each role that left so that others of its queue got their room, and are to come back.
-        "lent": {str(role): number for role, number in state.size.lent[Borrower.QUEUE].items()},
         "loss": number(history[-1].loss) if history else None,
         "metrics": metrics_of(runtime, evaluated) if evaluated else {},
         "checkpoints": checkpoints_entry(state),

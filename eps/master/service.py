@@ -17,7 +17,7 @@ import grpc
 
 from eps.core import events as e
 from eps.core.events import ENDED_STATES
-from eps.core.reconfig import Change, Operation, Purpose
+from eps.core.reconfig import Change, Operation
 from eps.errors import ConfigError, DeadlineError, PlanError
 from eps.master import records
 from eps.master.sessions import Sessions
@@ -245,12 +245,11 @@ class JobMasterService(JobMasterServicer):
                 f"{change.operation}: only {manager} changes the size of this job, as its containers are what it "
                 "grants; a job that is started by itself has a size of its own"
             )
-        purpose = Purpose.LEND if request.for_queue else Purpose.ASKED
         check_change(change)
         if not request.request_id and not request.dry_run:
             raise PlanError(f"{change.operation}: request_id is empty, but must name the request: a repeat counts once")
         check_request_id(request.request_id)
-        event = e.ChangeRequested(request.request_id or uuid.uuid4().hex, change, request.dry_run, purpose)
+        event = e.ChangeRequested(request.request_id or uuid.uuid4().hex, change, request.dry_run)
         answer = self._requests.ask(event, event.request_id, ANSWER_TIMEOUT_S)
         return pb.ChangeReply(plan_id=answer.plan_id, text=answer.text)
 

@@ -502,34 +502,30 @@ class Order(_message.Message):
     def __init__(self, update_lists: _Optional[_Union[UpdateLists, _Mapping]] = ..., update_membership: _Optional[_Union[UpdateMembership, _Mapping]] = ..., grant_horizon: _Optional[_Union[GrantHorizon, _Mapping]] = ..., send_partitions: _Optional[_Union[SendPartitions, _Mapping]] = ..., send_splits: _Optional[_Union[SendSplits, _Mapping]] = ..., abort_plan: _Optional[_Union[AbortPlan, _Mapping]] = ..., release_plan: _Optional[_Union[ReleasePlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., load_splits: _Optional[_Union[LoadSplits, _Mapping]] = ..., take_inventory: _Optional[_Union[TakeInventory, _Mapping]] = ..., take_checkpoint: _Optional[_Union[TakeCheckpoint, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("count", "request_id", "dry_run", "manager", "for_queue")
+    __slots__ = ("count", "request_id", "dry_run", "manager")
     COUNT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     MANAGER_FIELD_NUMBER: _ClassVar[int]
-    FOR_QUEUE_FIELD_NUMBER: _ClassVar[int]
     count: int
     request_id: str
     dry_run: bool
     manager: str
-    for_queue: bool
-    def __init__(self, count: _Optional[int] = ..., request_id: _Optional[str] = ..., dry_run: _Optional[bool] = ..., manager: _Optional[str] = ..., for_queue: _Optional[bool] = ...) -> None: ...
+    def __init__(self, count: _Optional[int] = ..., request_id: _Optional[str] = ..., dry_run: _Optional[bool] = ..., manager: _Optional[str] = ...) -> None: ...
 
 class RemoveRequest(_message.Message):
-    __slots__ = ("count", "names", "request_id", "dry_run", "manager", "for_queue")
+    __slots__ = ("count", "names", "request_id", "dry_run", "manager")
     COUNT_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     MANAGER_FIELD_NUMBER: _ClassVar[int]
-    FOR_QUEUE_FIELD_NUMBER: _ClassVar[int]
     count: int
     names: _containers.RepeatedScalarFieldContainer[str]
     request_id: str
     dry_run: bool
     manager: str
-    for_queue: bool
-    def __init__(self, count: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., dry_run: _Optional[bool] = ..., manager: _Optional[str] = ..., for_queue: _Optional[bool] = ...) -> None: ...
+    def __init__(self, count: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., dry_run: _Optional[bool] = ..., manager: _Optional[str] = ...) -> None: ...
 
 class ChangeReply(_message.Message):
     __slots__ = ("plan_id", "text")

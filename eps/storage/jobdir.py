@@ -150,6 +150,16 @@ class JobLock:
         if fd >= 0:
             os.close(fd)
 
+    def release(self) -> None:
+        """Unlock the file, which was handed to no process, and close it.
+
+        A process that another thread forks meanwhile has the open file until it runs its program.  If this only closed
+        it, it would be locked for so long, and the job would seem to run.
+        """
+        if self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self.close()
+
     def __enter__(self) -> JobLock:
         return self
 
@@ -354,11 +364,14 @@ class JobDir:
         if is_running or not _is_unsettled(record) or not self.job_json.exists():
             return record if is_running else self.seen(record)
         try:
-            with JobLock(self.lock):
+            lock = JobLock(self.lock)
+            try:
                 # Another process may have settled it by now, or another run of it ended.
                 if _is_unsettled(record := self.record()):
                     _ = self.close(LOST) if record.former is None else self.give_back()
                 return self.record()
+            finally:
+                lock.release()
         except JobExistsError:
             return self.record()
         except (OSError, StorageError):

@@ -449,17 +449,17 @@ def bring(known: ApplicationDir, shared: Storage, ended: Ended) -> str:
         known.keep(ended)
     except EpsError as error:
         return f"{stays}, for it cannot be fetched: {error}; {known.how_again} fetches it"
-    return remove(known)
+    remove(known)
+    return ""
 
 
-def remove(known: ApplicationDir) -> str:
-    """Remove what an application has on the cluster, of which nothing is needed any more; return what is wrong."""
+def remove(known: ApplicationDir) -> None:
+    """Remove what an application has on the cluster, of which nothing is needed any more; warn where it stays."""
     try:
         remove_staged(known.job)
     except EpsError as error:
         told = f"what it has on the cluster stays there, for it cannot be removed: {error}"
-        return f"{told}; {known.how_again} tries again"
-    return ""
+        logger.warning("%s; %s tries again", told, known.how_again)
 
 
 def _fetch(shared: Storage, sweep: str, report: Mapping[str, Any]) -> None:

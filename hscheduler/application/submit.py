@@ -142,7 +142,8 @@ def submit_service(
     ----------
     settings : ServiceSettings
     job : JobSpec
-        Of it the application has its queue, tags, label, interpreter and folder in the cluster's file system.
+        Of it the application has its queue, priority, lifetime, rights, tags, label, interpreter and folder in the
+        cluster's file system.
     cluster : ClusterSpec
         The one that there is.
     directory, client, conf
@@ -171,11 +172,14 @@ def _submit(
         # Beside those for file systems one for the ResourceManager, which the master asks for the cluster's nodes.
         tokens = client.obtain_tokens(file_systems_of(home, job))
         own = _bring(shared, orders, TlsFiles.within(directory.tls), models)
+        launch = launch_of(MODULE, common, {**common.files, SERVICE_FOLDER: own}, tokens)
         submission = Submission(
             name=f"{kind}-{shared.name[:6]}",
-            launch=launch_of(MODULE, common, {**common.files, SERVICE_FOLDER: own}, tokens),
+            launch=dataclasses.replace(launch, access=job.access()),
             resource=resource,
             queue=job.queue,
+            priority=job.priority if job.priority >= 0 else None,
+            lifetime_s=job.lifetime_s or None,
             tags=tuple(tag.strip() for tag in job.tags.split(",") if tag.strip()),
             application_type=SERVICE_TYPE if orders.sweep is None else SWEEP_TYPE,
             label=job.by_role("label", "master"),

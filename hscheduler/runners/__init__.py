@@ -229,7 +229,8 @@ class Again:
             if application is None:
                 raise JobNotFoundError(f"there is no sweep {known.sweep_id!r} any more")
             if ended is not None:
-                return _outcome(ended, application, remove(known))
+                remove(known)
+                return _outcome(ended, application)
             if not application.shared:
                 raise JobNotFoundError(f"nothing is left of sweep {known.sweep_id}, neither here nor on the cluster")
             conf = read_configuration(Path(application.conf_dir))
@@ -300,7 +301,7 @@ def _noting(tell: Callable[[str], None]) -> Callable[[str], None]:
     return told
 
 
-def _outcome(ended: Ended, application: Application, problem: str) -> Outcome:
+def _outcome(ended: Ended, application: Application, problem: str = "") -> Outcome:
     report, name = ended.reports.get(SWEEP), application.application_id
     problems, error = (problem,) if problem else (), None
     if ended.state != "finished":

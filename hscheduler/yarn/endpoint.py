@@ -136,7 +136,7 @@ class PluginServer:
     Raises
     ------
     ConfigError
-        Nobody can listen there, or other hosts could connect.
+        The address cannot be listened on, or other hosts could connect to it.
     """
 
     def __init__(
@@ -165,14 +165,14 @@ class PluginServer:
         self._thread.start()
 
     def knows_secret(self, proof: str, digest: str) -> bool:
-        """Return whether who sends a text of this digest has proved to know the secret."""
+        """Return whether the sender of a text with this digest has proved that it knows the secret."""
         return hmac.compare_digest(proof_of_request(self._secret, digest).encode(), proof.encode())
 
     def answer(self, proof: str, digest: str, body: bytes) -> tuple[int, str, bytes]:
-        """Return (status, proof, text) for a text that was posted with a proof that holds."""
+        """Return (status, proof, text) for a posted text whose proof was checked."""
         try:
             if digest_of(body) != digest:
-                raise WireError("it is another text than its digest says")
+                raise WireError("its digest is that of another text")
             snapshot = parse_snapshot(body)
         except WireError as error:
             return 400, "", f"{error}\n".encode()

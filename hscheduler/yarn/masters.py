@@ -18,7 +18,7 @@ from hscheduler.yarn.wire import Application
 
 logger = logging.getLogger(__name__)
 
-#: Somebody waits for the plan, and other masters are to be asked.
+#: The plugin waits for the plan, and other masters are to be asked.
 ASK_TIMEOUT_S = 1.0
 #: Where the files of a job could not be read, it is tried again so often: its master may just have begun.
 FIND_AGAIN_S = 5.0
@@ -27,7 +27,7 @@ AT_ONCE = 8
 #: A round of questions takes no longer: the plugin takes no plan that is about a moment five seconds ago.
 ROUND_S = 2.5
 
-#: Application -> the status of its job, as ``eps status --json`` prints it; raises an EpsError where nobody can say.
+#: Application -> the status of its job, as ``eps status --json`` prints it; raises an EpsError where it is not known.
 Ask = Callable[[Application], Mapping[str, Any]]
 
 
@@ -159,12 +159,12 @@ class AskedMasters:
         return None
 
     def close(self) -> None:
-        """Ask nobody any more; what is being asked ends by itself."""
+        """Ask no more masters; calls under way end by themselves."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def facts_of(status: Mapping[str, Any], application: Application, feedback_iteration: int) -> Facts | None:
-    """Return how the job of an application is, by its status; None where nothing is to be done with it.
+    """Return how the job of an application is, by its status; None where the job has ended.
 
     Containers are matched by YARN's own name.
 
@@ -179,7 +179,7 @@ def facts_of(status: Mapping[str, Any], application: Application, feedback_itera
     roles = {}
     for held in application.containers:
         member = by_name.get(held.container_id)
-        # In one without a member nobody is any more: it was given back, and YARN has not heard of that yet.
+        # A container without a member was given back, and YARN has not heard of that yet.
         if member is not None:
             roles[held.container_id] = Role(member["role"])
     starting = status["state"] == "starting"

@@ -225,55 +225,13 @@ def parse_snapshot(body: bytes) -> Snapshot:
         raise error if isinstance(error, WireError) else WireError(f"it is no snapshot: {error}") from error
 
 
-def snapshot_text(snapshot: Snapshot) -> bytes:
-    """Return what the plugin would say."""
-    lines: list[list[object]] = [
-        [_BEGIN, _VERSION, snapshot.instance, snapshot.taken_ms, snapshot.counts_cores],
-        *(["node", n.node, n.partition, *_pair(n.free)] for n in snapshot.nodes),
-    ]
-    for a in snapshot.applications:
-        told = [a.application_id, a.name, a.state, a.queue, a.user, a.priority, a.submitted_ms, ",".join(a.tags)]
-        lines.append(["app", *told, a.host, a.port, a.diagnostics])
-        for ask in a.asks:
-            role = "master" if ask.for_master else "member"
-            lines.append(["ask", a.application_id, role, ask.number, *_pair(ask.size), ask.label])
-        for c in a.containers:
-            told = [a.application_id, c.container_id, c.node, *_pair(c.size), c.is_master, c.age_ms, c.number, c.marked]
-            lines.append(["container", *told])
-    for q in snapshot.queues:
-        lines.append(["queue", q.queue, q.partition, *_pair(q.used), *_pair(q.most), q.preemption_disabled])
-    for u in snapshot.users:
-        lines.append(["user", u.queue, u.user, u.partition, *_pair(u.used), *_pair(u.limit)])
-    return _text(lines)
-
-
 def plan_text(plan: Plan) -> bytes:
     """Return a plan as the plugin reads it."""
-    lines: list[list[object]] = [[_PLAN, _VERSION], ["at", plan.instance], ["at", plan.taken_ms]]
+    fields = [("at", plan.instance), ("at", str(plan.taken_ms))]
     for word, values in (("take", plan.takes), ("spare", plan.spares), ("say", plan.sentences)):
-        lines += [[word, value] for value in values]
-    return _text(lines)
-
-
-def parse_plan(body: bytes) -> Plan:
-    """Return the plan that a text says, as the plugin does.
-
-    Raises
-    ------
-    WireError
-        It says none.
-    """
-    found: dict[str, list[str]] = {"at": [], "take": [], "spare": [], "say": []}
-    lines = _lines(body)
-    try:
-        if lines[0] != [_PLAN, _VERSION]:
-            raise WireError(f"it begins with {lines[0]}")
-        for word, value in lines[1:]:
-            found[word].append(value)
-        instance, taken_ms = found["at"]
-        return Plan(instance, int(taken_ms), tuple(found["take"]), tuple(found["spare"]), tuple(found["say"]))
-    except (ValueError, KeyError, IndexError) as error:
-        raise WireError(f"it is no plan: {error}") from error
+        fields += [(word, value) for value in values]
+    lines = "".join(f"{word}\t{quote_plus(value)}\n" for word, value in fields)
+    return f"{_PLAN}\t{_VERSION}\n{lines}{_END}\n".encode()
 
 
 class _Reader:
@@ -368,19 +326,6 @@ def _of(kept: dict[str, list[_Kind]], application_id: str) -> list[_Kind]:
 
 def _resources(mb: str, vcores: str) -> Resources:
     return Resources(int(vcores), int(mb))
-
-
-def _pair(size: Resources) -> tuple[int, int]:
-    return size.memory_mb, size.vcores
-
-
-def _text(lines: list[list[object]]) -> bytes:
-    written = ["\t".join(quote_plus(_word(field)) for field in line) for line in lines]
-    return "".join(f"{line}\n" for line in [*written, _END]).encode()
-
-
-def _word(field: object) -> str:
-    return str(field).lower() if isinstance(field, bool) else str(field)
 
 
 def _lines(body: bytes) -> list[list[str]]:

@@ -419,13 +419,6 @@ def test_status_of_a_job_on_yarn_says_by_which_name_yarn_knows_it() -> None:
     assert "\n  on YARN: application_1_0001\n" in told and "YARN" not in status_text(status_of())
 
 
-def test_what_a_job_has_lent_to_others_is_told_until_it_has_that_again() -> None:
-    assert "lent" not in status_text(status_of(lent={"worker": 0, "server": 0}))
-    text = status_text(status_of(lent={"worker": 2, "server": 1}))
-    assert "  lent to others of its queue: 2 workers and 1 server" in text
-    assert "lent" not in status_text(status_of(lent={"worker": 2, "server": 1}, state="finished"))
-
-
 def test_job_that_began_with_less_than_it_asked_for_says_so_until_it_has_the_rest() -> None:
     began = status_of(began_without={"worker": 0, "server": 1})
     said = "smaller than asked for: 1 server not granted in time at the start"

@@ -84,6 +84,7 @@ def test_who_only_looks_needs_no_java(conf: HadoopConf, tmp_path: Path) -> None:
 
 def test_a_process_of_its_own_submits_and_ends_with_the_client(conf: HadoopConf, tmp_path: Path) -> None:
     with closing(YarnClient(conf)) as client:
+        client.prepare()
         assert client.new_application() == "application_1_0001"
         client.submit("application_1_0001", SUBMISSION)
     (first, *_), *_ = told = said(tmp_path)

@@ -113,12 +113,10 @@ class ScriptedMaster:
     def exit(self, name: MemberId, reason: str = "ended", *, taken: bool = False) -> None:
         self.step(e.ContainerExited(self._containers[name], reason, taken))
 
-    def request(
-        self, change: Change, *, dry_run: bool = False, request_id: str = "", purpose: Purpose = Purpose.ASKED
-    ) -> e.Answer:
+    def request(self, change: Change, *, dry_run: bool = False, request_id: str = "") -> e.Answer:
         """Ask for a change and return the answer."""
         self._requests += 1
-        commands = self.step(e.ChangeRequested(request_id or f"request-{self._requests}", change, dry_run, purpose))
+        commands = self.step(e.ChangeRequested(request_id or f"request-{self._requests}", change, dry_run))
         return next(c for c in commands if isinstance(c, e.Answer))
 
     def ask(self, change: Change) -> Plan:

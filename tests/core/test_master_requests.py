@@ -10,7 +10,7 @@ from eps.core.plans import GROWTH_PATIENCE_S, REGISTRATION_PATIENCE_S
 from eps.core.reconfig import ENDED, Change, Operation, Phase, Plan, Purpose, Trigger
 from eps.core.size import Borrower
 from eps.core.types import Role
-from eps.errors import PlanError, UnknownMemberError
+from eps.errors import UnknownMemberError
 from eps.master.records import change_entry, live_entry
 from tests.core.scripted import (
     ADD_SERVER,
@@ -46,19 +46,12 @@ def test_request_id_of_a_client_says_nothing_about_its_change(beginning: str) ->
     carry_on(master)
 
     assert plan.phase is Phase.RELEASED and asked == master.state.size.wanted == {Role.WORKER: 2, Role.SERVER: 2}
-    assert not any(master.state.size.lent[Borrower.QUEUE].values())
+    assert not any(master.state.size.lent[Borrower.OTHERS].values())
     told = change_entry(plan, [], master.now_s)
     assert (told["asked_by"], told["purpose"], told["asked_at"]) == ("user", "", None)
     master.tick(REPLACE_S)
     master.tick(REPLACE_S)
     assert len(master.state.plans.all) == 1, "nobody is asked for in its place"
-
-
-def test_request_id_that_asked_for_another_purpose_is_refused() -> None:
-    master = running()
-    first = master.request(REMOVE_WORKER, request_id="r")
-    lends = master.request(REMOVE_WORKER, request_id="r", purpose=Purpose.LEND)
-    assert isinstance(refusal(lends), PlanError) and len(master.state.plans.all) == first.plan_id == 1
 
 
 def test_request_id_that_asked_for_another_change_is_refused_and_keeps_its_first_answer() -> None:

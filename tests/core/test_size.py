@@ -46,24 +46,6 @@ def test_what_crashed_is_pending_and_what_others_are_to_get_is_lent() -> None:
     assert size.lacks_room and size.to_regain({W: 9, S: 9}) == (W, 1)
 
 
-def test_what_the_queue_borrowed_comes_back_at_its_word_and_never_by_itself() -> None:
-    size = Size(3, 2)
-    size.committed(removed(W, 2, Purpose.LEND), {W: 1, S: 2})
-    lent, pending, regain = size.lent[Borrower.QUEUE][W], size.pending({W: 1, S: 2}), size.to_regain({W: 9, S: 9})
-    size.committed(added(W, 1, Purpose.LEND), {W: 2, S: 2})
-
-    assert (lent, pending, regain) == (2, {W: 0, S: 0}, None)
-    assert size.lent[Borrower.QUEUE][W] == 1 and size.wanted[W] == 3
-
-
-def test_members_that_users_add_come_in_the_place_of_those_lent_to_the_queue() -> None:
-    size = Size(3, 2)
-    size.committed(removed(W, 1, Purpose.LEND), {W: 2, S: 2})
-    size.committed(added(W, 3), {W: 5, S: 2})
-
-    assert size.lent[Borrower.QUEUE][W] == 0 and size.wanted[W] == 5
-
-
 def test_a_managed_job_wants_what_it_is_left_but_never_none() -> None:
     size = Size(2, 1, managed=True)
     size.taken([W], {W: 1, S: 1}, for_others=True, lost=True)
@@ -83,9 +65,9 @@ def test_one_role_is_asked_for_at_a_time_as_far_as_it_fits() -> None:
     assert found == [(W, 2), (W, 1), (S, 1), (S, 1), None]
 
 
-def test_the_size_to_resume_with_is_what_users_asked_for_less_what_is_lent_to_the_queue() -> None:
+def test_the_size_to_resume_with_is_what_users_asked_for() -> None:
     size = Size(3, 2)
-    size.committed(removed(W, 1, Purpose.LEND), {W: 2, S: 2})
+    size.committed(removed(W, 1), {W: 2, S: 2})
     size.taken([S], {W: 2, S: 1}, for_others=True, lost=False)
     waiting = [added(S, 2), removed(W, 1), added(W, 1, Purpose.REPLACE), Plan(2, "", Change(Operation.FOLLOW, 1))]
 
@@ -110,13 +92,11 @@ class Walk:
     def go(self) -> None:
         role, number = self.random.choice(list(Role)), self.random.randint(1, 3)
         fewer = min(number, self.held[role] - 1)
-        match self.random.choice(("ask", "remove", "lend", "replace", "regain", "crash", "evict", "drain")):
+        match self.random.choice(("ask", "remove", "replace", "regain", "crash", "evict", "drain")):
             case "ask":
-                self.change(role, number, added, self.random.choice((Purpose.ASKED, Purpose.LEND)))
+                self.change(role, number, added, Purpose.ASKED)
             case "remove" if fewer:
                 self.change(role, -fewer, removed, Purpose.ASKED)
-            case "lend" if fewer:
-                self.change(role, -fewer, removed, Purpose.LEND)
             case "replace" if pending := self.size.pending(self.held)[role]:
                 self.change(role, pending, added, Purpose.REPLACE)
             case "regain" if regain := self.size.to_regain({W: 9, S: 9}):
@@ -255,7 +235,7 @@ def test_validate_finds_a_size_that_cannot_be(break_it: str) -> None:
         case "more are held than wanted":
             held[W] = 4
         case "less than none is lent":
-            size.lent[Borrower.QUEUE][W] = -1
+            size.lent[Borrower.OTHERS][W] = -1
     with pytest.raises(AssertionError):
         size.validate(held)
 

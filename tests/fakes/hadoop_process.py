@@ -58,4 +58,4 @@ class Client:
 
 if __name__ == "__main__":
     process.opened = cache(Client)  # type: ignore[assignment]
-    sys.exit(serve(process.answer))
+    sys.exit(serve(process.answer, process.opened))

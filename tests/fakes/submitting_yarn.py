@@ -38,6 +38,9 @@ class Cluster(TellingYarn):
         #: What an application is called that is to be submitted.
         self.started = ID
 
+    def prepare(self) -> None:
+        pass
+
     def obtain_tokens(self, file_systems: Collection[str] = ()) -> bytes:
         return b""
 

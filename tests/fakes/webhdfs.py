@@ -63,8 +63,6 @@ class FakeHdfs:
         self.faults: list[Fault] = []
         #: (operation, path, parameters, whether it was a DataNode's) of every request.
         self.requests: list[tuple[str, str, dict[str, str], bool]] = []
-        #: What is given to whoever asks for a token.
-        self.token = ""
         #: Number of the NameNode that is active.
         self.active = 0
         self.lock = threading.RLock()
@@ -319,12 +317,6 @@ class _Handler(BaseHTTPRequestHandler):
         fake = self.fake
         if op == "GETFILESTATUS":
             return {"FileStatus": fake.status(path)}
-        if op == "GETDELEGATIONTOKEN":
-            return {"Token": {"urlString": fake.token}}
-        if op == "CANCELDELEGATIONTOKEN":
-            return {}
-        if op == "GETHOMEDIRECTORY":
-            return {"Path": f"/user/{params.get('user.name', 'nobody')}"}
         if op == "LISTSTATUS":
             return {"FileStatuses": {"FileStatus": fake.listing(path)}}
         if op == "MKDIRS":

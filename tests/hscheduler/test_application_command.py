@@ -180,6 +180,12 @@ def test_the_masters_container_is_none_that_yarn_does_not_grant(yarn: RunningSwe
     assert yarn.submission is not None and yarn.submission.resource == Resource(700, 1)
 
 
+def test_it_has_the_priority_lifetime_and_rights_that_its_jobs_ask_for(yarn: RunningSweep, tmp_path: Path) -> None:
+    assert sweep(tmp_path, 'priority = 4\nlifetime = 600\nacl = ["view=ann"]\n') == 0
+    assert yarn.submission is not None and (yarn.submission.priority, yarn.submission.lifetime_s) == (4, 600.0)
+    assert yarn.submission.launch.access == {"view": "ann"}
+
+
 def test_its_master_may_fail_as_often_as_that_of_a_job(yarn: RunningSweep, tmp_path: Path) -> None:
     assert sweep(tmp_path) == 0
     assert yarn.submission is not None and not yarn.submission.keep_containers

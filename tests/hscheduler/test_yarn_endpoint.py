@@ -25,12 +25,10 @@ from hscheduler.yarn.wire import (
     Plan,
     Snapshot,
     digest_of,
-    parse_plan,
     proof_of_answer,
     proof_of_request,
-    snapshot_text,
 )
-from tests.hscheduler.yarn_world import container, facts, running, snapshot, waiting
+from tests.hscheduler.yarn_world import container, facts, parse_plan, running, snapshot, snapshot_text, waiting
 
 SECRET = b"not told"
 TIMEOUT_S = 20.0

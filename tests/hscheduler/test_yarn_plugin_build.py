@@ -46,10 +46,15 @@ def maven(folder: Path, version: str, *words: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def skip_but(version: str, always: str, request: pytest.FixtureRequest) -> None:
+    """Skip a line of Hadoop that is not the one that is always tested, unless all are to be."""
+    if version != always and not request.config.getoption("--every-hadoop"):
+        pytest.skip(f"only with --every-hadoop; {always} is always built against")
+
+
 @pytest.mark.parametrize("version", LINES)
 def test_plugin_is_built_against_a_line_of_hadoop(version: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if version != ALWAYS and not request.config.getoption("--every-hadoop"):
-        pytest.skip(f"only with --every-hadoop; {ALWAYS} is always built against")
+    skip_but(version, ALWAYS, request)
     maven(tmp_path, version, "package")
     with zipfile.ZipFile(tmp_path / "hscheduler-yarn-plugin.jar") as jar:
         classes = [name for name in jar.namelist() if name.endswith(".class")]
@@ -61,8 +66,10 @@ def test_plugin_is_built_against_a_line_of_hadoop(version: str, tmp_path: Path, 
     assert versions == {52}
 
 
-def test_plugin_passes_its_own_tests(tmp_path: Path) -> None:
-    maven(tmp_path, HADOOP_VERSION, "test", "-Ptests")
+@pytest.mark.parametrize("version", LINES)
+def test_plugin_passes_its_own_tests(version: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    skip_but(version, HADOOP_VERSION, request)
+    maven(tmp_path, version, "test", "-Ptests")
 
 
 def test_plugin_is_small() -> None:

@@ -14,14 +14,12 @@ from hscheduler.yarn.wire import (
     User,
     WireError,
     digest_of,
-    parse_plan,
     parse_snapshot,
     plan_text,
     proof_of_answer,
     proof_of_request,
-    snapshot_text,
 )
-from tests.hscheduler.yarn_world import running, snapshot, waiting
+from tests.hscheduler.yarn_world import parse_plan, running, snapshot, snapshot_text, waiting
 
 ODD = "a b\tc\nd%+é=\u2028&"
 SNAPSHOT = snapshot(
@@ -56,25 +54,22 @@ def test_text_is_as_the_plugin_knows_it() -> None:
     )
 
 
-@pytest.mark.parametrize("text", [snapshot_text(SNAPSHOT), plan_text(PLAN)])
-def test_what_is_cut_off_counts_nowhere(text: bytes) -> None:
-    parse = parse_snapshot if text.startswith(b"hscheduler-yarn") else parse_plan
+def test_what_is_cut_off_counts_nowhere() -> None:
+    text = snapshot_text(SNAPSHOT)
     for end in range(len(text)):
         with pytest.raises(WireError):
-            parse(text[:end])
+            parse_snapshot(text[:end])
 
 
-@pytest.mark.parametrize("text", [snapshot_text(SNAPSHOT), plan_text(PLAN)])
-def test_what_is_damaged_is_read_or_refused_with_a_sentence(text: bytes) -> None:
-    parse = parse_snapshot if text.startswith(b"hscheduler-yarn") else parse_plan
-    refused = 0
+def test_what_is_damaged_is_read_or_refused_with_a_sentence() -> None:
+    text, refused = snapshot_text(SNAPSHOT), 0
     for seed in range(2000):
         lots = random.Random(seed)
         damaged = bytearray(text)
         for _ in range(lots.randint(1, 4)):
             damaged[lots.randrange(len(damaged))] = lots.randrange(256)
         try:
-            parse(bytes(damaged))
+            parse_snapshot(bytes(damaged))
         except WireError:
             refused += 1
     assert refused > 500

@@ -1,10 +1,12 @@
-"""Snapshots of a small YARN, for tests."""
+"""Snapshots of a small YARN, and the texts of its plugin, for tests."""
 
 from __future__ import annotations
 
+from urllib.parse import quote_plus, unquote_plus
+
 from hscheduler.core.resources import Resources, Role
 from hscheduler.yarn.plan import Facts
-from hscheduler.yarn.wire import Application, Ask, Held, Node, Queue, Snapshot, User
+from hscheduler.yarn.wire import Application, Ask, Held, Node, Plan, Queue, Snapshot, User
 
 SIZE = Resources(1, 1024)
 MASTER = Resources(1, 512)
@@ -58,3 +60,49 @@ def snapshot(
     labels = labels or {}
     found = tuple(Node(node, labels.get(node, ""), size) for node, size in nodes.items())
     return Snapshot("life", 5000, counts_cores, found, applications, queues, users)
+
+
+# ---- as the plugin writes and reads
+
+
+def snapshot_text(found: Snapshot) -> bytes:
+    """Return what the plugin would say."""
+    lines: list[list[object]] = [
+        ["hscheduler-yarn", 2, found.instance, found.taken_ms, found.counts_cores],
+        *(["node", n.node, n.partition, *_pair(n.free)] for n in found.nodes),
+    ]
+    for a in found.applications:
+        told = [a.application_id, a.name, a.state, a.queue, a.user, a.priority, a.submitted_ms, ",".join(a.tags)]
+        lines.append(["app", *told, a.host, a.port, a.diagnostics])
+        for ask in a.asks:
+            role = "master" if ask.for_master else "member"
+            lines.append(["ask", a.application_id, role, ask.number, *_pair(ask.size), ask.label])
+        for c in a.containers:
+            told = [a.application_id, c.container_id, c.node, *_pair(c.size), c.is_master, c.age_ms, c.number, c.marked]
+            lines.append(["container", *told])
+    for q in found.queues:
+        lines.append(["queue", q.queue, q.partition, *_pair(q.used), *_pair(q.most), q.preemption_disabled])
+    for u in found.users:
+        lines.append(["user", u.queue, u.user, u.partition, *_pair(u.used), *_pair(u.limit)])
+    written = ["\t".join(quote_plus(_word(field)) for field in line) for line in [*lines, ["end"]]]
+    return "".join(f"{line}\n" for line in written).encode()
+
+
+def parse_plan(text: bytes) -> Plan:
+    """Return the plan that a text says."""
+    first, *lines, last, rest = text.decode().split("\n")
+    assert (first, last, rest) == ("hscheduler-plan\t2", "end", "")
+    found: dict[str, list[str]] = {"at": [], "take": [], "spare": [], "say": []}
+    for line in lines:
+        word, value = line.split("\t")
+        found[word].append(unquote_plus(value))
+    instance, taken_ms = found["at"]
+    return Plan(instance, int(taken_ms), tuple(found["take"]), tuple(found["spare"]), tuple(found["say"]))
+
+
+def _pair(size: Resources) -> tuple[int, int]:
+    return size.memory_mb, size.vcores
+
+
+def _word(field: object) -> str:
+    return str(field).lower() if isinstance(field, bool) else str(field)

@@ -12,7 +12,7 @@ import pytest
 from eps.errors import StorageError
 from eps.job.status import ended_status
 from eps.storage.atomic import with_checksum
-from eps.storage.jobdir import RESERVE_BYTES, JobDir, create_job_dir
+from eps.storage.jobdir import RESERVE_BYTES, JobDir, JobLock, create_job_dir
 from eps.storage.record import NO_WORD, End, Phase, Record, YarnPart, read_record, write_record
 
 RUNTIME = with_checksum({"spec": {"on": "local", "iterations": 9}})
@@ -113,6 +113,28 @@ def test_the_end_of_a_job_that_no_process_has_seen_is_noted_by_the_next_look(tmp
     assert (status["clock"], status["as_of_s"], status["state"]) == (4, 12.5, "killed")
     assert job.record().end == end and job.record().pid == 0
     assert not job.status_json.exists() and not job.master_json.exists() and not job.containers.exists()
+
+
+def test_a_job_that_was_settled_does_not_seem_to_run_for_a_process_that_was_forked_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, lock = create_job_dir("a9a", tmp_path)
+    job.note(phase=Phase.RUNNING, runtime=RUNTIME, pid=1)
+    lock.close()
+    forked: list[int] = []
+
+    class Forked(JobLock):
+        """Its open file is another process's, too, which another thread has forked and which runs no program yet."""
+
+        def __init__(self, path: Path) -> None:
+            super().__init__(path)
+            forked.append(os.dup(self.fileno()))
+
+    monkeypatch.setattr("eps.storage.jobdir.JobLock", Forked)
+    try:
+        assert job.settle().end is not None and not job.is_running()
+    finally:
+        os.close(*forked)
 
 
 def test_the_report_of_a_job_master_says_how_a_job_ended_whose_supervisor_was_killed_after_it(tmp_path: Path) -> None:

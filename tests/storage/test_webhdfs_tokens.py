@@ -1,4 +1,4 @@
-"""Delegation tokens: those that another obtains for WebHDFS, and those that WebHDFS gives."""
+"""Delegation tokens that another obtains for WebHDFS."""
 
 from __future__ import annotations
 
@@ -11,17 +11,13 @@ from eps.errors import AuthenticationError, StorageError
 from eps.hadoop import delegation
 from eps.hadoop.conf import HadoopConf
 from eps.hadoop.delegation import DelegationAuth
-from eps.hadoop.token_file import HDFS_KIND, HadoopToken
 from eps.storage import webhdfs
 from eps.storage.hdfs import HdfsStorage
-from eps.storage.webhdfs import WebHdfs, ask_token, home_folder
+from eps.storage.webhdfs import WebHdfs
 from tests.fakes.webhdfs import FakeHdfs
 
 requests = pytest.importorskip("requests")
 hdfs = pytest.importorskip("hdfs")
-
-#: As WebHDFS names it.
-GIVEN = HadoopToken(b"who", b"secret", "WEBHDFS delegation", "127.0.0.1:9870")
 
 
 @pytest.fixture
@@ -69,36 +65,6 @@ def test_one_that_cannot_be_obtained_is_an_error_of_the_store(fake: FakeHdfs) ->
 
     with pytest.raises(StorageError, match="run kinit"):
         delegated(fake, obtain).status("a")
-
-
-@pytest.fixture
-def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take whoever a configuration with Kerberos is about for one who is known."""
-    client = webhdfs._client
-    monkeypatch.setattr(webhdfs, "_kerberos_client", lambda urls, *_: client(urls, "", "ada"))
-
-
-@pytest.mark.usefixtures("trusted")
-def test_a_token_is_given_for_whom_hadoops_own_clients_look(fake: FakeHdfs) -> None:
-    conf = HadoopConf(
-        {
-            "hadoop.security.authentication": "kerberos",
-            "fs.defaultFS": "hdfs://127.0.0.1:8020",
-            "dfs.namenode.http-address": fake.authority,
-            "dfs.ha.namenodes.lake": "one",
-            "dfs.nameservices": "lake",
-            "dfs.namenode.http-address.lake.one": fake.authority,
-        }
-    )
-    fake.token = GIVEN.to_url_text()
-    found = ask_token("127.0.0.1:8020", conf, {}, "rm/host@LAKE.ORG")
-    assert found == HadoopToken(b"who", b"secret", HDFS_KIND, "127.0.0.1:8020")
-    assert fake.asked("GETDELEGATIONTOKEN")[0]["renewer"] == "rm/host@LAKE.ORG"
-    assert ask_token("lake", conf, {}, "rm").service == "ha-hdfs:lake"
-    assert home_folder("lake", conf, {}) == "/user/ada"
-    fake.token = "nonsense"
-    with pytest.raises(StorageError, match=r"hdfs://lake: gives no token of Hadoop's"):
-        ask_token("lake", conf, {}, "rm")
 
 
 def test_who_has_nothing_to_show_is_told_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,8 @@ def preempted(folder: Path) -> None:
     try:
         want(manager, "c-1", "c-2")
         collect(manager, Running, "c-1", "c-2")
+        # A node that is told to end what it has not begun yet forgets that.
+        assert all(map(backend.pid, ("c-1", "c-2")))
         used = [node for node in client().nodes() if node.num_containers]
         for node in used:
             rmadmin("-updateNodeResource", node.node, "64", "1", "3000")

@@ -136,7 +136,7 @@ def test_a_node_that_goes_is_not_counted_with_and_a_sweep_goes_on_without_it(
     if not pytestconfig.getoption("--every-hadoop"):
         pytest.skip("takes a minute: --every-hadoop")
     results: list[tuple[int, dict[str, Any]]] = []
-    flags, iterations = ["--policy", "static", "--quiet"], 150
+    flags, iterations = ["--policy", "static", "--quiet"], 100
 
     def there() -> None:
         results.append(sweep(tmp_path, "there", "--on", "yarn", *flags, iterations=iterations, more="stretch_s = 0.05"))

@@ -85,7 +85,7 @@ class Planned:
         """Return what Algorithm 1 says, and a job master's container."""
         job = next(a for a in snapshot.applications if a.application_id == self._giver)
         facts = {self._giver: Facts(True, roles_of(job))}
-        assert "nothing is taken from queue default: YARN's own" in make_plan(snapshot, facts).sentences[0]
+        assert "nothing is taken from queue root.default: YARN's own" in make_plan(snapshot, facts).sentences[0]
         plan = make_plan(unfought(snapshot), facts)
         self.taken.update(plan.takes)
         return dataclasses.replace(plan, takes=(self._master, *plan.takes))

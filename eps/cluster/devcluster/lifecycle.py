@@ -19,9 +19,10 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +157,10 @@ def stop_cluster(home: Path, say: Say) -> bool:
     with _locked(home, say):
         found = _end(home, None, say)
         # Of NodeManagers that could not tidy up themselves.
-        containers = processes_with("environ", f"LOCAL_DIRS={home}/data/")
+        mark = f"LOCAL_DIRS={home}/data/"
+        containers = processes_with("environ", mark)
         _signal(containers, signal.SIGKILL)
+        _wait_until(lambda: not processes_with("environ", mark))
         return found or bool(containers)
 
 
@@ -353,28 +356,29 @@ def _end(home: Path, names: Collection[str] | None, say: Say) -> bool:
     """
 
     def left(nodes_only: bool) -> dict[int, str]:
-        there = processes(home).items()
-        return {
-            pid: name for pid, name in there if names is None or name in names if node_number(name) or not nodes_only
-        }
+        there = {pid: name for pid, name in processes(home).items() if names is None or name in names}
+        return {pid: name for pid, name in there.items() if node_number(name)} if nodes_only else there
+
+    def gone(nodes_only: bool) -> bool:
+        return not left(nodes_only)
 
     found = left(False)
     if found:
         say(f"stopping {len(found)} processes")
     for nodes_only in (True, False):
         _signal(left(nodes_only), signal.SIGTERM)
-        _wait_until(lambda nodes_only=nodes_only: not left(nodes_only))
+        _wait_until(partial(gone, nodes_only))
         deaf = left(nodes_only)
         for pid, name in deaf.items():
             say(f"{name} ({pid}) did not end by itself, and was killed")
         _signal(deaf, signal.SIGKILL)
-        _wait_until(lambda nodes_only=nodes_only: not left(nodes_only))
+        _wait_until(partial(gone, nodes_only))
     if still := left(False):
         raise ResourceError(f"processes {', '.join(map(str, still))} were killed, and are still there")
     return bool(found)
 
 
-def _wait_until(condition: Any) -> None:
+def _wait_until(condition: Callable[[], bool]) -> None:
     with suppress(DeadlineError):
         wait_for(condition, GRACE_S, "an end", _POLL_S / 2)
 

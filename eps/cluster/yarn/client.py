@@ -112,6 +112,10 @@ class YarnClient:
 
     # ---- what is submitted
 
+    def prepare(self) -> None:
+        """Begin Hadoop's client, while other things are done before a submission; raises as :meth:`submit`."""
+        self._hadoop.begin()
+
     def obtain_tokens(self, file_systems: Collection[str] = ()) -> bytes:
         """As of :class:`~eps.cluster.yarn.facade.Client`."""
         if self._auth is None:

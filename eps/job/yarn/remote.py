@@ -373,7 +373,8 @@ class YarnJob:
                     target.write(block)
         if failed := deliver_detached(job, lambda place: isinstance(place, Path)):
             raise StorageError(f"job {job.name!r} {end.state}, but {failed}")
-        with JobLock(job.lock):
+        # Where another client notes it at this moment it is noted.
+        with suppress(JobExistsError), JobLock(job.lock):
             if job.record().end == end and not job.record().yarn.is_fetched:
                 job.note(yarn={"is_fetched": True})
                 if end.state == "finished":

@@ -104,6 +104,7 @@ def start(request: RunRequest, before_data: Callable[[], None] | None = None) ->
             own = home_of(conf, request.spec, client) / CHECKPOINTS
             if request.name and not request.spec.checkpoint_dir:
                 check_not_running(request.name, own, client)
+            client.prepare()
             prepared = prepare_job(request, before_data, own)
             submit(prepared, client, conf)
             return prepared.directory

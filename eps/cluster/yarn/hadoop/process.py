@@ -44,4 +44,4 @@ def answer(order: Mapping[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(serve(answer))
+    sys.exit(serve(answer, opened))

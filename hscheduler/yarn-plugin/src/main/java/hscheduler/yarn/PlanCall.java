@@ -72,7 +72,7 @@ final class PlanCall {
     return parse(new String(answer, UTF_8));
   }
 
-  private static Map<String, List<String>> parse(String text) throws IOException {
+  static Map<String, List<String>> parse(String text) throws IOException {
     Map<String, List<String>> plan = new HashMap<>();
     for (String word : Arrays.asList("at", "take", "spare", "say")) plan.put(word, new ArrayList<>());
     if (!text.matches("(?s)hscheduler-plan\t2\n.*\nend\n")) throw new IOException("the answer is no plan");

@@ -194,6 +194,21 @@ public final class HSchedulerPolicyTest {
     }
   }
 
+  @Test public void aPlanThatIsCutOffOrNoneIsRefused() throws Exception {
+    String text = "hscheduler-plan\t2\nat\tlife\nat\t12\ntake\tc_1\nsay\ta+b%09\nend\n";
+    Map<String, List<String>> read = PlanCall.parse(text);
+    assertEquals(List.of("life", "12"), read.get("at"));
+    assertEquals(List.of("c_1"), read.get("take"));
+    assertEquals(List.of("a b\t"), read.get("say"));
+    for (int end = 0; end < text.length(); end++) {
+      String cut = text.substring(0, end);
+      assertThrows(cut, IOException.class, () -> PlanCall.parse(cut));
+    }
+    for (String wrong : List.of(text.replace("\t2\n", "\t1\n"), text.replace("take", "kill"), text.replace("at\tlife\n", ""))) {
+      assertThrows(wrong, IOException.class, () -> PlanCall.parse(wrong));
+    }
+  }
+
   @Test public void aSnapshotThatIsTooLargeIsNotSent() throws Exception {
     PlanCall call = new PlanCall(conf.get("eps.hscheduler.url"), secret.getPath(), 5000);
     String text = String.join("", Collections.nCopies((4 << 20) + 1, "x"));
