@@ -80,7 +80,7 @@ copied from the directory of its job, which is kept under EPS_HOME.
 
 _SERVE = """\
 Own a cluster: jobs and sweeps are submitted to this service, which decides by its
-policy.  Everything that happens is in its journal: after kill -9, or SIGTERM, the
+policy.  Everything that happens is in its record: after kill -9, or SIGTERM, the
 same command takes up the jobs, which go on meanwhile.  Ctrl-C ends them.
 
 A client on this host finds the service by its directory (--state).  For one on another
@@ -89,8 +89,8 @@ and a copy of the directory's folder tls.  What was begun with
 one policy and cluster goes on with these.  While the disk is full, jobs go on, and what
 is submitted is refused.
 
-A journal that this version cannot go on with is refused, with the jobs of it that run.
---forget ends these (eps resume goes on with one), moves the journal aside, and begins.
+A record that this version cannot go on with is refused, with the jobs of it that run.
+--forget ends these (eps resume goes on with one), moves the record aside, and begins.
 
 With --on yarn the service is an application of YARN: the scheduler is its master, and the
 workers and servers of all jobs are in its containers.  This command submits and follows it:
@@ -282,7 +282,7 @@ def _add_service(commands: argparse._SubParsersAction[CommandParser], names: str
     )
     serve.add_argument("--web", type=int, metavar="PORT", help="serve a page, too; 0 takes a free port")
     serve.add_argument(
-        "--forget", action="store_true", help="end the jobs of a journal that cannot be gone on with; keep it aside"
+        "--forget", action="store_true", help="end the jobs of a record that cannot be gone on with; keep it aside"
     )
     serve.set_defaults(command="serve:serve")
     serve.add_argument(

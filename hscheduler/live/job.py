@@ -178,11 +178,6 @@ class LiveJob:
         self._news.put(partial(self._state.go_on, iteration, seats, has_feedback, has_started))
 
     @property
-    def pause_s(self) -> float:
-        """Seconds that changes of its size cost: those that it went on during, and those for which it was restarted."""
-        return self._state.pause_s
-
-    @property
     def is_alive(self) -> bool:
         """Whether any of its threads is there: that of its loop is until it is let go of, or ended."""
         return self._thread.is_alive() or (self._watcher is not None and self._watcher.is_alive())

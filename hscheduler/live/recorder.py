@@ -12,6 +12,7 @@ Source: style section 16; EPS is silent about a scheduler that dies.
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import time
 from collections import Counter
@@ -25,7 +26,6 @@ from hscheduler.core import events as e
 from hscheduler.core.decisions import Policy
 from hscheduler.live.inbox import HeldNews
 from hscheduler.live.registry import LookUps, Registry
-from hscheduler.record import api
 from hscheduler.record.api import Entry, Header, SchedulerRecord
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def check_writable(beside: Mapping[str, Any], what: str) -> None:
         It is more than JSON can say.
     """
     try:
-        api.check_writable(beside)
+        json.dumps(beside, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"{what} must be JSON: {error}") from None
 

@@ -117,11 +117,6 @@ class SchedulerRecord(Protocol):
         """Close it; harmless when repeated."""
 
 
-def check_writable(beside: Mapping[str, Any]) -> None:
-    """Refuse what could not be written beside an event; raises ValueError, TypeError or RecursionError."""
-    json.dumps(beside, allow_nan=False)
-
-
 def entry_text(entry: Entry) -> str:
     """Return an entry as text.  Raises ValueError or TypeError where JSON cannot say it."""
     at_s, given = round(entry.at_s, TIME_DIGITS), [entry.given, entry.checksum]

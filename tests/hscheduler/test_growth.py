@@ -74,7 +74,7 @@ def test_a_node_that_is_lost_as_its_growth_is_carried_out_takes_its_containers_o
 
 
 def test_who_is_where_is_kept_where_a_growth_does_not_say(growing: Growing) -> None:
-    # As a journal of an earlier version has it.
+    # As a record of an earlier version has it.
     there = growing.members | growing.new
     growing.send(e.MembersFound("a", tuple(there.items())))
     growing.send(e.GrowthDone("a"))

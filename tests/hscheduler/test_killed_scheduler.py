@@ -1,4 +1,4 @@
-"""A scheduler that dies at any moment, and the next one with its journal: nothing is done twice or forgotten."""
+"""A scheduler that dies at any moment, and the next one with its record: nothing is done twice or forgotten."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_time_counts_while_no_scheduler_is_there_unless_the_machine_was_not_eith
 
 
 def replayed(directory: Path) -> LiveScheduler:
-    """Return what a journal of one node's scheduler leads to."""
+    """Return what a record of one node's scheduler leads to."""
     scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(directory), takes_up=False)
     scheduler.close(leave=True)
     return scheduler

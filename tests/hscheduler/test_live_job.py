@@ -228,25 +228,25 @@ def test_late_news_of_what_ends_for_a_restart_does_not_end_its_pause(
     watched.obey(e.EndJob("a", True, "it restarts"))
     assert watched.next(e.Iterated).iteration == 3
     assert watched.next(e.JobEnded).phase is Phase.KILLED
-    assert watched.job.pause_s == 0.0
+    assert watched.job._state.pause_s == 0.0
     watched.obey(e.StartJob("a", containers(("c8", "w"), ("c9", "s")), True))
     watched.next(e.JobStarted)
     watched.fake.tell("running", *entries(3, 1, 1.0))
     watched.next(e.Iterated)
-    assert watched.job.pause_s > 0.0
+    assert watched.job._state.pause_s > 0.0
 
 
 def test_a_restart_counts_from_the_order_to_the_next_iteration(watched: Watched) -> None:
     watched.start()
     watched.obey(e.EndJob("a", True, "it restarts"))
     assert watched.next(e.JobEnded).phase is Phase.KILLED
-    assert watched.job.pause_s == 0.0
+    assert watched.job._state.pause_s == 0.0
     watched.fake.names = ["worker-5", "server-4"]
     watched.obey(e.StartJob("a", containers(("c8", "w"), ("c9", "s")), True))
     watched.next(e.JobStarted)
     watched.fake.tell("running", *entries(7, 1, 1.0))
     assert watched.next(e.Iterated).iteration == 8
-    assert watched.job.pause_s > 0.0
+    assert watched.job._state.pause_s > 0.0
     watched.fake.refuse.clear()
     watched.fake.changes.clear()
     watched.obey(e.ShrinkJob("a", ("c8",)))

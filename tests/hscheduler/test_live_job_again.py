@@ -75,7 +75,7 @@ def test_a_start_that_was_not_is(watched: Watched) -> None:
     assert request.anew, "of a start that was cut short there may be a directory"
 
 
-def test_what_a_journal_has_forgotten_is_in_nobodys_way(watched: Watched) -> None:
+def test_what_a_record_has_forgotten_is_in_nobodys_way(watched: Watched) -> None:
     said: SimpleQueue[e.Event] = SimpleQueue()
     job = live.LiveJob("a", live.Launch("sweep-a", JobSpec(workers=2, servers=1), detached=True), "loss", 10, said.put)
     job.obey(1, START)

@@ -117,7 +117,7 @@ def test_a_service_counts_the_jobs_and_the_trials_of_each_sweep(tmp_path: Path) 
     jobs = {("failed",): 1.0, ("early feedback",): 3.0}
     trials = {("a", "early feedback"): 1.0, ("jobs", "early feedback"): 2.0}
     assert counted(service, "hscheduler_jobs") == jobs and counted(service, "hscheduler_trials") == trials
-    # So does the next one, of the journal.
+    # So does the next one, of the record.
     with Service(directory, ServiceSettings()) as again:
         assert counted(again, "hscheduler_jobs") == jobs and counted(again, "hscheduler_trials") == trials
 

@@ -28,6 +28,7 @@ from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission
 from hscheduler.policies import POLICIES
 from hscheduler.record.api import TIME_DIGITS, Header, entry_of, entry_text
+from hscheduler.record.log import LogRecord
 from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
@@ -35,6 +36,7 @@ from hscheduler.service.main import Service, ServiceSettings
 from hscheduler.simulator import engine
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
+from tests.fakes.storage import LoggedStorage
 from tests.hscheduler.test_killed_scheduler import DyingRecord, run
 from tests.hscheduler.test_random_histories import History
 from tests.hscheduler.toy import nodes, request
@@ -444,6 +446,34 @@ def test_a_service_goes_on_from_a_snapshot(tmp_path: Path) -> None:
         assert look.num_decisions == service.scheduler.state.number_of_decision and look.used_vcores > 0
         with pytest.raises(ConfigError, match="that no other sweep has"):
             client.run_sweep({"sweep": {"trials": 2}}, "a")
+
+
+@pytest.mark.usefixtures("world")
+def test_the_next_attempt_goes_on_with_a_record_that_it_shares_and_the_one_before_does_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_RETRY_S", 0.02)
+    storage, superseded = LoggedStorage(), threading.Event()
+
+    def begun(attempt: int) -> tuple[Service, SchedulerClient]:
+        directory = ServiceDir(tmp_path / str(attempt))
+        directory.path.mkdir(mode=0o700)
+        record = LogRecord(storage, "scheduler", directory.path / "rows.sqlite", superseded.set)
+        return Service(directory, ServiceSettings(nodes=2), record=record), SchedulerClient(directory)
+
+    first, client = begun(1)
+    with client:
+        client.submit_job("t1", JobSpec())
+    second, client = begun(2)
+    first.scheduler.cancel("t1", "enough")
+    assert superseded.wait(TIMEOUT_S)
+    first.leave()
+    first.close()
+    with client:
+        assert client.job("t1")["phase"] == "early feedback", "what could not be written was not done"
+        client.cancel("t1", "enough")
+        wait_for(lambda: client.job("t1")["is_over"], TIMEOUT_S, "the end of the job")
+    second.close()
 
 
 def _runs(service: Service, job_id: str) -> bool:

@@ -273,7 +273,7 @@ def test_a_service_that_cannot_begin_leaves_nothing_behind(world: World, directo
         (["--feedback-iteration", "0"], "feedback_iteration is 0, but must be at least 1"),
     ],
 )
-def test_a_start_that_cannot_be_leaves_no_journal(
+def test_a_start_that_cannot_be_leaves_no_record(
     flags: list[str], why: str, directory: ServiceDir, capsys: pytest.CaptureFixture[str], handlers: None
 ) -> None:
     assert cli.main(["serve", "--state", str(directory.path), *flags]) == 2
