@@ -4,7 +4,7 @@ The export reads partition by partition into one file on disk, so that the maste
 these are the only bytes of the parameters that it touches.
 
 What a cluster's file system was asked for it may do when whoever asked has ended.  So what is brought is given up when
-nobody waits for it any more, and the job does not end before that is over: whoever attends to it then removes what it
+nobody waits for it any more, and the job does not end before that is over: its clients then removes what it
 has there.
 """
 
