@@ -68,6 +68,7 @@ READY_TIMEOUT_S = 120.0
 GRACE_S = 15.0
 _ASK_TIMEOUT_S = 5.0
 _POLL_S = 0.2
+_EXEC_LOOKS, _EXEC_LOOK_S = 100, 0.005
 _FORMAT_OF_RECORD = 2
 _LAST_LINES = 15
 #: HDFS and the NodeManagers write here, and call themselves unhealthy where a disk has less than a part of it free.
@@ -328,11 +329,23 @@ def processes_with(file: str, beginning: str) -> dict[int, str]:
     for entry in os.scandir("/proc"):
         with suppress(OSError):
             if entry.name.isdigit() and int(entry.name) != os.getpid() and entry.stat().st_uid == os.getuid():
-                words = Path(entry.path, file).read_bytes().decode(errors="replace").split("\0")
+                words = _words(entry.path, file)
                 rest = next((word.removeprefix(beginning) for word in words if word.startswith(beginning)), None)
                 if rest is not None:
                     found[int(entry.name)] = rest
     return found
+
+
+def _words(process: str, file: str) -> list[str]:
+    path = Path(process, file)
+    blob = path.read_bytes()
+    for _ in range(_EXEC_LOOKS):
+        # It has no command line for the moment in which it becomes another program; a zombie has no program.
+        if blob or file != "cmdline" or not os.readlink(f"{process}/exe"):
+            break
+        time.sleep(_EXEC_LOOK_S)
+        blob = path.read_bytes()
+    return blob.decode(errors="replace").split("\0")
 
 
 def _spawn(cluster: Cluster, daemon: str) -> None:
@@ -409,9 +422,10 @@ def _launch(cluster: Cluster, missing: Sequence[str], deadline_s: float, say: Sa
     for daemon in now:
         _spawn(cluster, daemon)
     if is_new:
-        wait_for(
-            lambda: FORMAT not in processes(cluster.home).values(), deadline_s - time.monotonic(), "HDFS formatted"
-        )
+        while FORMAT in processes(cluster.home).values():
+            if time.monotonic() > deadline_s:
+                raise DeadlineError("the cluster is not ready in time: HDFS is still being formatted")
+            time.sleep(_POLL_S / 2)
         if not list(cluster.data.glob("namenode/current/fsimage_*.md5")):
             raise _ended(cluster, FORMAT)
         _formatted(cluster).touch()
