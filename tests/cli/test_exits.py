@@ -132,7 +132,7 @@ def test_a_resourcemanager_that_is_away_is_like_hdfs(
     for name in ("core-site.xml", "yarn-site.xml"):
         (tmp_path / name).write_text(f"<configuration>{told}</configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    assert main([*RUN, "--data", "sklearn:iris", "--on", "yarn", "--yarn-client", "rest"]) == EXIT_NOT_FOUND
+    assert main([*RUN, "--data", "sklearn:iris", "--on", "yarn"]) == EXIT_NOT_FOUND
     assert "no ResourceManager can be reached" in capsys.readouterr().err
 
 
