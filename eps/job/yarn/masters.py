@@ -346,13 +346,20 @@ class _Host:
             elif (hosted := self._jobs.get(path)) is not None:
                 hosted.kill_in_order("its client is gone")
                 if what == "kill":
-                    end = End(JobState.KILLED, "killed at once", 1, round(time.time(), 3))
-                    hosted.over(end)
-                    self._tell(path, end.exit_code)
+                    del self._jobs[path]
+                    hosted.over(End(JobState.KILLED, "killed at once", _LOST, round(time.time(), 3)))
+                    self._tell(path, _LOST)
 
     def _start(self, path: str, lock_fd: int) -> None:
         job = JobDir(Path(path))
-        hosted = self._jobs[path] = _Hosted(job, JobLock(job.lock, lock_fd))
+        try:
+            lock = JobLock(job.lock, lock_fd)
+        except EpsError:
+            # Its directory has gone: the other jobs of this process go on.
+            logger.exception("M %s cannot be started", job.name)
+            self._tell(path, _LOST)
+            return
+        hosted = self._jobs[path] = _Hosted(job, lock)
         threading.Thread(target=self._run, args=(path, hosted), name=job.name, daemon=True).start()
 
     def _run(self, path: str, hosted: _Hosted) -> None:
@@ -363,9 +370,10 @@ class _Host:
         finally:
             logging.getLogger().removeHandler(log)
             log.close()
-            if self._jobs.get(path) is hosted:
-                del self._jobs[path]
-        self._tell(path, exit_code)
+        # One that was killed at once has been told of, and may run again.
+        if self._jobs.get(path) is hosted:
+            del self._jobs[path]
+            self._tell(path, exit_code)
 
     def _tell(self, path: str, exit_code: int) -> None:
         with suppress(OSError):
