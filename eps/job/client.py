@@ -376,6 +376,8 @@ class Job:
         StorageError
             As of :meth:`report` and :meth:`fetch`.
         """
+        if self._yarn is not None:
+            self._yarn.patience_s = None
         wait_for(lambda: not self.running, timeout_s, f"the end of job {self.name!r}")
         if self._handle is not None:
             self._handle.wait(KILL_TIMEOUT_S)

@@ -136,10 +136,9 @@ class MasterLink:
         ----------
         after_clock : int
         is_patient : bool
-            Of a job on YARN: a master that does not answer is waited for as long as YARN says that it runs, for YARN
-            ends one that says nothing to it either.  One that was started again answers when it has read its log: a
-            client that gives up before that would end the job, which it has started.  Not for who has others waiting
-            for the job's room: there may be a master that never can be reached from here.
+            On YARN, wait for a master that does not answer while YARN reports the application as running: a restarted
+            master answers after it has replayed its log.  Not where others wait for the job's containers: a master may
+            never be reachable from here.
 
         Raises
         ------

@@ -283,7 +283,9 @@ class Following:
         self.application, self._client, self._directory = application, client, directory
         self.shared, self._tell, self._sweep = shared, tell, sweep
         #: Where its service listens, and its page at YARN's proxy; None and empty before it does.
+        #: Where the service listens, and of which attempt that was read.
         self.place: Address | None = None
+        self._attempt = 0
         self.page = ""
         self._said = ""
         self._inquiry = Inquiry(client, application.application_id)
@@ -375,23 +377,24 @@ class Following:
         if report.ended:
             return self._ended(report)
         if report.state == "RUNNING":
-            self._find(report.tracking_url)
+            if self.place is None or report.attempt != self._attempt:
+                self._find(report)
         else:
             why = shorten(why_waiting(report.diagnostics), LONGEST_WHY, placeholder=" ...")
             self._say(f"{report.application_id} is {report.state}" + (f": {why}" if why else ""))
         return None
 
-    def _find(self, page: str) -> None:
-        """Look where the service listens, and have its news told."""
+    def _find(self, report: ApplicationReport) -> None:
+        """Look where the service of the latest attempt listens, and have its news told."""
         place = place_of(self.shared)
         if place is None or place == self.place:
             return
         if self.place is not None:
             self._say(f"the master was lost, and jobs go on from their checkpoints; the next one listens on {place}")
-        self.place, self.page = place, page
+        self._attempt, self.place, self.page = report.attempt, place, report.tracking_url
         self._directory.say_where(place, 0)
         if self._watcher is None and self._sweep is not None:
-            self._say(f"the sweep's page, while it runs: {page}")
+            self._say(f"the sweep's page, while it runs: {self.page}")
             self._news = SchedulerClient(self._directory, give_up_s=GIVE_UP_S)
             self._watcher = threading.Thread(
                 target=self._watch, args=(self._news, self._sweep), name="news", daemon=True
@@ -445,7 +448,7 @@ def bring(known: ApplicationDir, shared: Storage, ended: Ended) -> str:
         for sweep, report in ended.reports.items():
             _fetch(shared, sweep, report)
         if not ended.is_over:
-            return f"{stays}, for it may run: {known.how_again} looks again"
+            return f"{stays}: YARN no longer knows the application, which may still run; {known.how_again} looks again"
         known.keep(ended)
     except EpsError as error:
         return f"{stays}, for it cannot be fetched: {error}; {known.how_again} fetches it"

@@ -114,7 +114,7 @@ _SUBMIT = """\
 Submit one job to a service, which starts it when its policy finds room.  Returns as soon as
 the service has it; --wait waits for its end, and then writes the report and export of the
 file.  What can never fit the cluster fails at once: `hscheduler why` says so, and so does the
-exit code with --wait.  On YARN what its queue would refuse, or never grant, is not taken.
+exit code with --wait.
 """
 _JOBS = "List the jobs of a service that are not over: phase, containers, iteration, loss, and why they wait."
 _WHY = "Say how a job of a service is, or how it ended, and which decisions were made about it."

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from eps.errors import ConfigError, ResourceError, StorageError
+from eps.errors import ConfigError, ResourceError, StorageDeniedError, StorageError
 from hscheduler.core import events as e
 from hscheduler.core.decisions import Policy
 from hscheduler.live.inbox import HeldNews
@@ -201,12 +201,12 @@ class Recorder:
         return registry
 
     def append(self, entry: Entry) -> None:
-        """Write an event; where that is not possible now, as where the disk is full, wait until it is, or for the end.
+        """Write an event; retry until it succeeds, or the scheduler closes.
 
         Raises
         ------
         StorageError
-            It is told to end.
+            The scheduler closes, or may not write.
         """
         while True:
             held = [
@@ -217,7 +217,8 @@ class Recorder:
                 self._record.append([*held, entry], durable=isinstance(entry.event, DURABLE))
                 break
             except StorageError as error:
-                if self._is_to_end:
+                # What is denied, as where a token has expired, stays so.
+                if self._is_to_end or isinstance(error, StorageDeniedError):
                     raise
                 if not self._stuck:
                     logger.error("%s: events wait until it can be", error)

@@ -123,7 +123,7 @@ class Fleet:
         """Go on with a job that was started, or was about to be, before this process was."""
         job, outstanding = registry.state.jobs[job_id], registry.outstanding
         live = self._jobs[job_id] = self._live(registry, registry.submissions[job_id])
-        # What it has let go of since it said who is where is somebody else's by now.
+        # Containers that it has released since the last MembersFound belong to other jobs.
         roles = {container.container_id: container.role for container in registry.state.ledger.of_job(job_id)}
         seats = {place: Seat(name, roles[place]) for place, name in job.members.items() if place in roles}
         live.go_on(job.iteration, seats, job.feedback is not None, outstanding.has_started(job_id))

@@ -136,11 +136,11 @@ def _running_of(tag: str) -> list[str]:
 def _way_out(directory: ServiceDir, tag: str, error: StorageError) -> StorageError:
     """Return an error that says what is wrong with a record, which jobs of it run, and what can be done."""
     running = ", ".join(_running_of(tag)) or "none"
-    told = f"of its jobs these run: {running}" if tag else "which jobs are its own is not known: eps list shows all"
+    told = f"jobs of it that run: {running}" if tag else "which jobs are its own is not known: eps list shows all"
     return StorageError(
-        f"{error}\nThis version cannot go on with the record, and nothing was done; {told}.\n"
-        f"Either the version that wrote it goes on with it, or hscheduler serve --forget --state {directory.path} ends "
-        "these jobs, keeps the record beside the new one, and begins anew"
+        f"{error}\nThe record was not opened, and nothing was changed; {told}.\n"
+        f"Use the version that wrote it, or end these jobs and begin anew, with the record kept aside: "
+        f"hscheduler serve --forget --state {directory.path}"
     )
 
 

@@ -150,8 +150,11 @@ class Sweeps:
             sweep.wake()
 
     def has_ended(self, name: str) -> bool:
-        """Return whether all trials of a sweep are over, and no more will come; one of a client's own never ends."""
-        return name in self._ended
+        """Return whether no more trials of a sweep will come, and all are over; one of a client's own never ends.
+
+        A sweep that cannot go on has ended, too: :meth:`states` says why.
+        """
+        return name in self._ended or name in self._failed
 
     def states(self) -> dict[str, str]:
         """Return how each sweep is."""

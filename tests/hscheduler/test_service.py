@@ -146,8 +146,9 @@ def test_a_sweep_that_cannot_go_on_does_not_keep_others_from_it(scheduler: LiveS
     scheduler.settle(TIMEOUT_S)
     sweeps.go_on()
     submitted(scheduler, "b")
-    assert "by-magic" in sweeps.states()["a"] and not sweeps.has_ended("a")
-    assert "a" not in scheduler.registry.closed
+    assert "by-magic" in sweeps.states()["a"] and not sweeps.has_ended("b")
+    assert sweeps.has_ended("a"), "who waits for it is told"
+    assert "a" not in {*scheduler.registry.closed, *scheduler.registry.ended}, "the next service may go on with it"
 
 
 def test_a_sweep_goes_on_after_its_scheduler_was_closed(

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import BinaryIO
 
 from eps.cluster.yarn.hadoop.files import HadoopFiles, HadoopStream
-from eps.errors import EpsError, StorageError
+from eps.errors import AuthenticationError, EpsError, StorageDeniedError, StorageError
 from eps.storage.api import Storage
 
 
@@ -23,6 +23,8 @@ def _as_storage_errors() -> Iterator[None]:
         yield
     except StorageError:
         raise
+    except AuthenticationError as error:
+        raise StorageDeniedError(str(error)) from error
     except EpsError as error:
         raise StorageError(str(error)) from error
 

@@ -9,8 +9,8 @@ Two things admit a request:
   also needs no setting for a proxy of its own or for several ResourceManagers.
 * **It is for the owner**, where the cluster knows who asks: with Kerberos, or with ``yarn.acl.enable``.  The proxy
   passes the user that it has authenticated in the cookie ``proxy-user``, and no cookie of the client's.  This must be
-  checked here: the proxy only warns a user who opens the page of somebody else.  Who views an application of EPS is its
-  owner alone, since EPS sets no view ACL.  Elsewhere YARN asks nobody who they are, and shows the page to all.
+  checked here: the proxy only warns a user who opens the page of somebody else.  Only the owner sees the page;
+  ``--acl view=`` does not open it.  Elsewhere YARN asks nobody who they are, and shows the page to all.
 
 Source: Hadoop 3.3 to 3.5, ``WebAppProxyServlet`` (``buildTrackingUrl``, ``PASS_THROUGH_HEADERS``, ``warnUserPage``),
 ``AmIpFilter``, and ``RMAppImpl.createAndGetApplicationReport`` (``originalTrackingUrl`` is "N/A" without VIEW_APP).

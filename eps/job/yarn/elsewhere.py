@@ -29,7 +29,7 @@ from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.shipping import unpack_job
 from eps.cluster.yarn.types import ApplicationReport
 from eps.core.types import Address
-from eps.errors import ConfigError, EpsError, JobExistsError, JobNotFoundError, StorageError
+from eps.errors import ConfigError, EpsError, JobExistsError, JobNotFoundError, PeerUnavailableError, StorageError
 from eps.hadoop.conf import HadoopConf, environment_configuration
 from eps.spec.runtime import Runtime
 from eps.storage.atomic import read_json, write_bytes_atomic, write_json_atomic
@@ -156,6 +156,8 @@ def restore(name: str, unknown: JobNotFoundError) -> JobDir:
     ------
     JobNotFoundError
         ``unknown``, with what YARN has of that name: the cluster has no folder of such a job of this user.
+    PeerUnavailableError
+        The cluster does not answer: whether it has one is not known.
     StorageError
         The directory cannot be made.
     """
@@ -169,8 +171,10 @@ def restore(name: str, unknown: JobNotFoundError) -> JobDir:
         folder = home / "jobs" / _latest_staged((home / "jobs").storage(patience_s=FIND_S, conf=conf).names(""), name)
         with folder.storage(patience_s=PATIENCE_S, conf=conf).read(JOB_ARCHIVE) as file:
             content = file.read()
-    except EpsError:
+    except (JobNotFoundError, ConfigError):
         raise JobNotFoundError(f"{unknown}{_told_of(name, live)}") from None
+    except EpsError as error:
+        raise PeerUnavailableError(f"{unknown} here, and its cluster cannot be asked: {error}") from error
     job = job_dir(name)
     unpack_job(content, job)
     with JobLock(job.lock):

@@ -185,6 +185,8 @@ class YarnJob:
         self._trouble: EpsError | None = None
         self._progress = 0.0
         self._due_s, self._pause_s = 0.0, ASK_S
+        #: So long a file system that does not answer is waited for, to say how the job ended; None: as by default.
+        self.patience_s: float | None = PATIENCE_S
         self._end: End | None = None
         self._stop_reason = ""
 
@@ -288,7 +290,7 @@ class YarnJob:
         """Note how the application ended, by its master's word or else YARN's; None where neither knows."""
         report, job = None if self._trouble is not None else self._report, self.directory
         try:
-            shared = self._shared(PATIENCE_S)
+            shared = self._shared(self.patience_s)
             # Of a run that was removed nothing is left.
             names = shared.names(RESULTS) if self.application.shared else []
             word = None

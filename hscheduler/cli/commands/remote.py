@@ -95,7 +95,7 @@ def kill(args: argparse.Namespace) -> int:
     """End a job, or a sweep with all of its jobs."""
     with client_of(args) as client:
         ended = client.cancel(args.name, "killed on request")
-    print(f"told to end: {', '.join(ended) or 'nothing of it was running or waiting'}")
+    print(f"told to end: {', '.join(ended)}" if ended else f"nothing to stop: {args.name} had already ended")
     return EXIT_OK
 
 
