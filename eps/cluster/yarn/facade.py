@@ -36,6 +36,7 @@ class AmClient(Protocol):
         withdrawn: Sequence[int] = (),
         releases: Sequence[str] = (),
         blacklist: Sequence[str] = (),
+        unblacklist: Sequence[str] = (),
         progress: float = 0.0,
     ) -> AllocateResult:
         """Beat, and exchange what is new since the last beat.
@@ -52,6 +53,8 @@ class AmClient(Protocol):
             Containers to give back; each ends as :class:`~eps.cluster.yarn.types.Completed`.
         blacklist : sequence of str
             Hosts on which nothing is wanted from now on.
+        unblacklist : sequence of str
+            Hosts that were given as ``blacklist``, and are wanted again.
         progress : float
             From 0 to 1.
 

@@ -449,7 +449,12 @@ class YarnResourceManager(Waitable):
             if new_url is not None:
                 self._am.update_tracking_url(new_url)
             result = self._am.allocate(
-                turn.asks, turn.withdrawn, turn.releases, turn.blacklist, progress=self.fraction_done
+                turn.asks,
+                turn.withdrawn,
+                turn.releases,
+                turn.blacklist,
+                turn.unblacklist,
+                progress=self.fraction_done,
             )
         except NotRegisteredError:
             self._register_again()
