@@ -542,12 +542,11 @@ def test_a_container_of_the_attempt_before_that_is_found_late_is_given_back(yarn
 )
 def test_yarn_hears_how_the_job_ended(yarn: FakeYarn, make: Make, state: str, status: FinalStatus) -> None:
     manager = make()
-    manager.final_url = "hdfs://h/report"
     run(manager, 1)
     yarn.hold = True
     request(manager, 2)
     manager.end_job(0, state, "a sentence")
-    assert yarn.ended == (status, "a sentence", "hdfs://h/report")
+    assert yarn.ended == (status, "a sentence")
     assert sorted(e.container_id for e in collect(manager, Exited, 1, 2)) == [name(1), name(2)]
     assert not yarn.containers and manager.silent_s() == 0.0
 

@@ -85,7 +85,7 @@ class FakeYarn:
         self.progress = 0.0
         self.place: tuple[str, int, str] | None = None
         #: How the application ended, as it said itself.
-        self.ended: tuple[FinalStatus, str, str] | None = None
+        self.ended: tuple[FinalStatus, str] | None = None
         #: Nothing is granted while this is set.
         self.hold = False
         #: Containers that are granted beyond each ask.
@@ -373,14 +373,14 @@ class FakeAm:
                 tuple(news.kept),
             )
 
-    def unregister(self, status: FinalStatus, diagnostics: str = "", tracking_url: str = "") -> None:
+    def unregister(self, status: FinalStatus, diagnostics: str = "") -> None:
         with self._yarn.lock:
             self._look()
             if self._yarn._silent:
                 raise PeerUnavailableError(self._yarn._silent)
             if not self._yarn.registered:
                 raise NotRegisteredError("the application master is not registered")
-            self._yarn.ended = status, diagnostics, tracking_url
+            self._yarn.ended = status, diagnostics
             for container in list(self._yarn.containers):
                 del self._yarn.containers[container]
                 self._yarn._over(container)

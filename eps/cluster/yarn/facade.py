@@ -65,7 +65,7 @@ class AmClient(Protocol):
             No answer this time.
         """
 
-    def unregister(self, status: FinalStatus, diagnostics: str = "", tracking_url: str = "") -> None:
+    def unregister(self, status: FinalStatus, diagnostics: str = "") -> None:
         """Say that the application has ended: YARN ends what is left of it, and starts no other attempt."""
 
     def update_tracking_url(self, url: str) -> None:

@@ -184,11 +184,11 @@ class HadoopAm:
             tuple(self._containers.add(c) for c in found.getContainersFromPreviousAttempts() or ()),
         )
 
-    def unregister(self, status: FinalStatus, diagnostics: str = "", tracking_url: str = "") -> None:
+    def unregister(self, status: FinalStatus, diagnostics: str = "") -> None:
         """Say that the application has ended."""
         with self._session.errors("the application master cannot unregister"):
             final = getattr(record("FinalApplicationStatus"), status.name)
-            self._client.unregisterApplicationMaster(final, diagnostics, tracking_url)
+            self._client.unregisterApplicationMaster(final, diagnostics, "")
 
     def update_tracking_url(self, url: str) -> None:
         """Let the next beat say where the application's page is now."""
