@@ -85,16 +85,6 @@ def parse_tokens(data: bytes, where: str) -> tuple[HadoopToken, ...]:
         raise StorageError(f"{where}: is no file of Hadoop's tokens: {error}") from None
 
 
-def pack_tokens(tokens: Collection[HadoopToken]) -> bytes:
-    """Return what :func:`parse_tokens` takes, in Hadoop's own writables; empty where there is none."""
-    if not tokens:
-        return b""
-    # The name under which Hadoop's own clients keep a token is its service; no two of ours have the same.
-    fields = [(t.service.encode(), t.identifier, t.password, t.kind.encode(), t.service.encode()) for t in tokens]
-    entries = b"".join(_vint(len(value)) + value for entry in fields for value in entry)
-    return _MAGIC + bytes([_WRITABLE]) + _vint(len(tokens)) + entries + _vint(0)
-
-
 def hdfs_token(tokens: Collection[HadoopToken], authority: str, addresses: Collection[str] = ()) -> HadoopToken | None:
     """Return the token for a file system.
 

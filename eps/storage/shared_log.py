@@ -185,7 +185,7 @@ class SharedLog:
             # It may not have been taken before; until the new snapshot is there it must be known.
             self._check_not_superseded(self._files.numbers())
             self._mark_gap()
-        self.write_snapshot(self.begin(), parts, sync=sync)
+        self.write_snapshot(self.begin(), parts)
         self.error = ""
 
     def begin(self) -> int:
@@ -203,7 +203,7 @@ class SharedLog:
         self._start_log(number)
         return number
 
-    def write_snapshot(self, number: int, parts: Sequence[bytes], *, sync: bool = True) -> None:
+    def write_snapshot(self, number: int, parts: Sequence[bytes]) -> None:
         """Write the snapshot at which log ``number`` began, and drop what it makes needless.
 
         Raises

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from eps.cluster.yarn.facade import Client
+from eps.cluster.yarn.facade import NodesClient
 from eps.cluster.yarn.types import ALL_STATES
 from eps.errors import EpsError
 from hscheduler.core.resources import Resources
@@ -89,7 +89,7 @@ class YarnNodes:
         self.close()
 
 
-def machines_of(client: Client) -> list[Machine]:
+def machines_of(client: NodesClient) -> list[Machine]:
     """Return the machines that a ResourceManager tells of, those that are none any more included."""
     return [
         Machine(each.node, each.state, Resources(each.capacity.vcores, each.capacity.memory_mb))

@@ -6,16 +6,16 @@ The plugin posts a snapshot to ``/plan`` and is answered a plan: UTF-8, a line f
 each written as in a form of HTML (``a b`` is ``a+b``).  Numbers are whole, of memory in MB; truths are ``true`` and
 ``false``.  The last line is ``end``: what lacks it is cut off and counts nowhere.  ::
 
-    hscheduler-yarn  2  instance  taken_ms  counts_cores
+    hscheduler-yarn  3  instance  taken_ms  counts_cores
     node       node  partition  free_mb  free_vcores
     app        id  name  state  queue  user  priority  submitted_ms  tags,joined  host  port  diagnostics
     ask        app  master|member  number  mb  vcores  label
-    container  app  id  node  mb  vcores  is_master  age_ms  number  marked
+    container  app  id  node  mb  vcores  is_master  age_ms  marked
     queue      queue  partition  used_mb  used_vcores  most_mb  most_vcores  preemption_disabled
     user       queue  user  partition  used_mb  used_vcores  limit_mb  limit_vcores
     end
 
-    hscheduler-plan  2
+    hscheduler-plan  3
     at         instance
     at         taken_ms
     take       container
@@ -46,7 +46,7 @@ PROOF = "X-EPS-Proof"
 DIGEST = "X-EPS-Digest"
 #: Twenty thousand containers of EPS applications take as much.  The plugin sends no more.
 MOST_BYTES = 4 << 20
-_BEGIN, _PLAN, _VERSION, _END = "hscheduler-yarn", "hscheduler-plan", "2", "end"
+_BEGIN, _PLAN, _VERSION, _END = "hscheduler-yarn", "hscheduler-plan", "3", "end"
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -85,8 +85,6 @@ class Held:
     #: The job master's: never given back.
     is_master: bool
     age_ms: int
-    #: The allocationRequestId that it was asked for with.
-    number: int
     #: The plugin has marked it for preemption, and it is still there.
     marked: bool = False
 
@@ -303,11 +301,10 @@ class _Reader:
         vcores: str,
         is_master: str,
         age_ms: str,
-        number: str,
         marked: str,
     ) -> None:
         size, master = _resources(mb, vcores), _TRUTHS[is_master]
-        held = Held(container_id, node, size, master, int(age_ms), int(number), _TRUTHS[marked])
+        held = Held(container_id, node, size, master, int(age_ms), _TRUTHS[marked])
         _of(self._held, application_id).append(held)
 
     def _queue(self, queue: str, partition: str, mb: str, vcores: str, most: str, most_vcores: str, off: str) -> None:

@@ -101,7 +101,8 @@ def test_a_new_master_finds_what_runs_and_the_rest_is_given_back_unsaid() -> Non
     assert adopted == {"c-1": 10} and orders == [ReleaseContainer("n-2"), ReleaseContainer("n-3")]
     for event in (Running("n-2", 7, "h"), Exited("n-2", None, "x"), Exited("n-3", None, "x")):
         assert found.on_event(event, 0.0) == []
-    assert found.events == [] and found.num_there == 1
+    assert found.events == []
+    assert found.end() == [ReleaseContainer(running)]
     found.on_event(Exited(running, 1, "y"), 0.0)
     assert found.events == [Exited("c-1", 1, "y")]
 

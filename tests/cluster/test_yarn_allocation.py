@@ -334,6 +334,35 @@ def test_a_host_on_which_nothing_can_be_started_is_avoided() -> None:
     assert allocation.take_turn().blacklist == ("node-1",)
 
 
+def test_an_avoided_host_is_wanted_again_once_yarn_can_use_a_node_of_it_again() -> None:
+    allocation = asked(1, 2, limits=Limits(start_failures=1))
+    allocation.on_allocated(AllocateResult((grant(2),)), 1.0)
+    allocation.on_start_failed(name(1), "no")
+    assert allocation.take_turn() == Turn(releases=(yarn_name(2),), blacklist=("node-1",))
+    for change in (NodeChange.UNUSABLE, NodeChange.DECOMMISSIONING):
+        allocation.on_allocated(AllocateResult(nodes=(NodeUpdate("node-1:8041", change),)), 2.0)
+    allocation.on_allocated(AllocateResult(nodes=(NodeUpdate("node-9:1", NodeChange.USABLE),)), 2.0)
+    assert not allocation.has_turn
+    allocation.on_allocated(AllocateResult(nodes=(NodeUpdate("node-1:8041", NodeChange.USABLE),)), 3.0)
+    assert allocation.has_turn and allocation.take_turn() == Turn(unblacklist=("node-1",))
+    assert not allocation.has_turn
+    # A ResourceManager that forgets is not told of it; its failures count from the first again.
+    allocation.on_forgotten(REGISTRATION)
+    turn = allocation.take_turn()
+    assert turn.blacklist == turn.unblacklist == ()
+    allocation.on_allocated(AllocateResult((grant(3),)), 4.0)
+    allocation.on_start_failed(name(2), "no")
+    assert allocation.take_turn().blacklist == ("node-1",)
+
+
+def test_a_host_that_comes_back_before_yarn_has_heard_of_it_is_not_spoken_of() -> None:
+    allocation = asked(1, limits=Limits(start_failures=1))
+    allocation.on_allocated(AllocateResult((grant(2),)), 1.0)
+    allocation.on_start_failed(name(1), "no")
+    allocation.on_allocated(AllocateResult(nodes=(NodeUpdate("node-1:8041", NodeChange.USABLE),)), 2.0)
+    assert allocation.take_turn() == Turn(releases=(yarn_name(2),))
+
+
 def test_an_ask_that_yarn_refuses_ends_with_its_words() -> None:
     allocation = made()
     allocation.request(ContainerRequest(name(1), "server"), 0.0)

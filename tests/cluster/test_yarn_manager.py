@@ -17,7 +17,7 @@ from eps.cluster.yarn.allocation import PREEMPTED, WANTED_BACK, Limits, Placemen
 from eps.cluster.yarn.killed import KILLED
 from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
 from eps.cluster.yarn.resources import HANGS_EXIT_CODE, NUM_STOPPERS, Place, Timing, YarnResourceManager
-from eps.cluster.yarn.types import FinalStatus, LocalFile
+from eps.cluster.yarn.types import FinalStatus, LocalFile, host_of
 from eps.errors import DeadlineError, PeerUnavailableError, ResourceError
 from eps.job.yarn.am import JobResources
 from eps.system.waits import wait_for
@@ -253,6 +253,20 @@ def test_a_container_is_taken_whose_node_cannot_be_reached_and_not_one_that_its_
     request(manager, 1, 2)
     ended = {e.container_id: e.taken for e in collect(manager, Exited, 1, 2) if isinstance(e, Exited)}
     assert ended == {name(1): True, name(2): False}
+
+
+def test_a_host_that_was_avoided_gets_containers_again_once_its_node_is_back(yarn: FakeYarn, make: Make) -> None:
+    (node,) = yarn.capacity = dict(list(yarn.capacity.items())[:1])
+    manager = make(limits=Limits(start_failures=1))
+    yarn.fail_start(name(1), "no disk")
+    request(manager, 1)
+    collect(manager, Exited, 1)
+    request(manager, 2)
+    yarn.wait_for("the host to be avoided")
+    assert yarn.blacklist == {host_of(node)} and not yarn.containers
+    yarn.bring_back(node)
+    assert collect(manager, Running, 2)[-1] == Running(name(2), yarn.named(name(2)).grant.pid, host_of(node))
+    assert not yarn.blacklist
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -528,12 +542,11 @@ def test_a_container_of_the_attempt_before_that_is_found_late_is_given_back(yarn
 )
 def test_yarn_hears_how_the_job_ended(yarn: FakeYarn, make: Make, state: str, status: FinalStatus) -> None:
     manager = make()
-    manager.final_url = "hdfs://h/report"
     run(manager, 1)
     yarn.hold = True
     request(manager, 2)
     manager.end_job(0, state, "a sentence")
-    assert yarn.ended == (status, "a sentence", "hdfs://h/report")
+    assert yarn.ended == (status, "a sentence")
     assert sorted(e.container_id for e in collect(manager, Exited, 1, 2)) == [name(1), name(2)]
     assert not yarn.containers and manager.silent_s() == 0.0
 

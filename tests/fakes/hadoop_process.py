@@ -18,7 +18,8 @@ from eps import errors
 from eps.cluster.yarn.hadoop import process
 from eps.cluster.yarn.types import Submission
 from eps.hadoop.process import serve
-from eps.hadoop.token_file import HadoopToken, pack_tokens
+from eps.hadoop.token_file import HadoopToken
+from tests.fakes.hadoop_tokens import writable_file
 
 
 class Client:
@@ -35,7 +36,7 @@ class Client:
     def obtain_tokens(self, file_systems: Collection[str]) -> bytes:
         self._note("obtain", *file_systems)
         kinds = ("HDFS_DELEGATION_TOKEN", "RM_DELEGATION_TOKEN")
-        return pack_tokens([HadoopToken(b"i", b"p", kind, "rm:8032") for kind in kinds])
+        return writable_file([HadoopToken(b"i", b"p", kind, "rm:8032") for kind in kinds])
 
     def cancel_tokens(self, tokens: bytes) -> None:
         self._note("cancel", len(tokens))

@@ -85,7 +85,7 @@ class FakeYarn:
         self.progress = 0.0
         self.place: tuple[str, int, str] | None = None
         #: How the application ended, as it said itself.
-        self.ended: tuple[FinalStatus, str, str] | None = None
+        self.ended: tuple[FinalStatus, str] | None = None
         #: Nothing is granted while this is set.
         self.hold = False
         #: Containers that are granted beyond each ask.
@@ -178,6 +178,12 @@ class FakeYarn:
                     self._over(container.grant.container)
                 else:
                     self._complete(container.grant.container, -100, "Container released on a *lost* node")
+
+    def bring_back(self, node: str) -> None:
+        """Say that a node can be used again."""
+        with self.lock:
+            self._unusable.discard(node)
+            self._news.nodes.append(NodeUpdate(node, NodeChange.USABLE, "RUNNING"))
 
     def restart(self) -> None:
         """Let the ResourceManager start again: it knows what runs, and has forgotten the rest."""
@@ -303,7 +309,7 @@ class FakeAm:
         self._counts: Counter[int] = Counter()
         self._changed: set[int] = set()
         #: What a call that failed was given: the next says it.
-        self._unsaid: list[tuple[Sequence[Ask], Sequence[int], Sequence[str], Sequence[str]]] = []
+        self._unsaid: list[tuple[Sequence[Ask], Sequence[int], Sequence[str], Sequence[str], Sequence[str]]] = []
         self.closed = False
 
     def register(self, host: str, port: int, tracking_url: str = "") -> Registration:
@@ -323,12 +329,13 @@ class FakeAm:
         withdrawn: Sequence[int] = (),
         releases: Sequence[str] = (),
         blacklist: Sequence[str] = (),
+        unblacklist: Sequence[str] = (),
         progress: float = 0.0,
     ) -> AllocateResult:
         yarn = self._yarn
         with yarn.lock:
             self._look()
-            self._unsaid.append((asks, withdrawn, releases, blacklist))
+            self._unsaid.append((asks, withdrawn, releases, blacklist, unblacklist))
             if yarn._silent:
                 yarn.unheard |= {ask.number for ask in asks}
                 yarn.lock.notify_all()
@@ -366,14 +373,14 @@ class FakeAm:
                 tuple(news.kept),
             )
 
-    def unregister(self, status: FinalStatus, diagnostics: str = "", tracking_url: str = "") -> None:
+    def unregister(self, status: FinalStatus, diagnostics: str = "") -> None:
         with self._yarn.lock:
             self._look()
             if self._yarn._silent:
                 raise PeerUnavailableError(self._yarn._silent)
             if not self._yarn.registered:
                 raise NotRegisteredError("the application master is not registered")
-            self._yarn.ended = status, diagnostics, tracking_url
+            self._yarn.ended = status, diagnostics
             for container in list(self._yarn.containers):
                 del self._yarn.containers[container]
                 self._yarn._over(container)
@@ -394,7 +401,12 @@ class FakeAm:
             raise AttemptEndedError("another attempt has begun")
 
     def _take(
-        self, asks: Sequence[Ask], withdrawn: Sequence[int], releases: Sequence[str], blacklist: Sequence[str]
+        self,
+        asks: Sequence[Ask],
+        withdrawn: Sequence[int],
+        releases: Sequence[str],
+        blacklist: Sequence[str],
+        unblacklist: Sequence[str],
     ) -> None:
         for ask in asks:
             assert self._yarn.asks.setdefault(ask.number, ask) == ask, f"{ask} has the number of another"
@@ -407,6 +419,7 @@ class FakeAm:
             self._yarn.released.append(container)
             self._yarn._complete(container, -100, "Container released by application")
         self._yarn.blacklist.update(blacklist)
+        self._yarn.blacklist.difference_update(unblacklist)
 
 
 class FakeNm:

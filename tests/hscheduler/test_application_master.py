@@ -112,21 +112,21 @@ def test_a_sweep_that_has_ended_is_not_run_again_where_its_master_was_lost_befor
     assert master.yarn.ended is None and master.shared.names(STATE) == ["attempt-000001"]
     assert master.run() == 0
     assert sweeps == ["attempt-000001"]
-    assert master.yarn.ended == (FinalStatus.SUCCEEDED, "1 of 1 trials finished", "")
+    assert master.yarn.ended == (FinalStatus.SUCCEEDED, "1 of 1 trials finished")
 
 
 def test_what_the_next_attempt_would_go_on_from_goes_when_nobody_will(master: Master) -> None:
     master.shared.deadly = False
     assert master.run() == 0
     assert master.shared.names("") == [ENDED_FILE]
-    assert master.yarn.ended == (FinalStatus.SUCCEEDED, "1 of 1 trials finished", "")
+    assert master.yarn.ended == (FinalStatus.SUCCEEDED, "1 of 1 trials finished")
 
 
 def test_that_a_sweep_has_failed_is_said_again_as_it_was(master: Master, sweeps: list[str]) -> None:
     with master.shared.write(ENDED_FILE) as file:
         file.write(json.dumps({"state": "failed", "exit_code": 1, "reason": "no trial finished"}).encode())
     assert master.run() == 1
-    assert sweeps == [] and master.yarn.ended == (FinalStatus.FAILED, "no trial finished", "")
+    assert sweeps == [] and master.yarn.ended == (FinalStatus.FAILED, "no trial finished")
 
 
 def test_a_service_is_open_to_clients_and_counts_with_the_nodes_that_there_are_until_yarn_ends_it(

@@ -132,7 +132,7 @@ def test_who_plans_for_long_keeps_nobody_waiting_and_an_older_plan_says_so() -> 
             go_on.set()
         # A failure ends nothing.
         at(3)
-        _until(lambda: at(4)[1].startswith(b"hscheduler-plan\t2\nat\tlife\nat\t4\n"))
+        _until(lambda: at(4)[1].startswith(b"hscheduler-plan\t3\nat\tlife\nat\t4\n"))
 
 
 def _until(holds: Any) -> None:

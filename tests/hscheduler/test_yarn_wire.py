@@ -50,7 +50,7 @@ def test_what_belongs_to_an_application_comes_anywhere_behind_it() -> None:
 
 def test_text_is_as_the_plugin_knows_it() -> None:
     assert plan_text(Plan("life", 12, ("c_1",), (), ("a b",))) == (
-        b"hscheduler-plan\t2\nat\tlife\nat\t12\ntake\tc_1\nsay\ta+b\nend\n"
+        b"hscheduler-plan\t3\nat\tlife\nat\t12\ntake\tc_1\nsay\ta+b\nend\n"
     )
 
 
@@ -81,11 +81,11 @@ def test_what_is_damaged_is_read_or_refused_with_a_sentence() -> None:
         b"",
         b"end\n",
         b"hscheduler-yarn\t7\tlife\t1\ttrue\nend\n",
-        b"hscheduler-yarn\t2\tlife\t1\tyes\nend\n",
-        b"hscheduler-yarn\t2\tlife\t1\ttrue\nnode\tn1\nend\n",
-        b"hscheduler-yarn\t2\tlife\t1\ttrue\nother\tn1\nend\n",
-        b"hscheduler-yarn\t2\tlife\t1\ttrue\nask\tapp\tmaster\t1\t1\t1\t\nend\n",
-        b"hscheduler-yarn\t2\tlife\t1\ttrue\n" + 2 * b"app\ta\tn\tRUNNING\tq\tu\t0\t0\t\th\t1\t\n" + b"end\n",
+        b"hscheduler-yarn\t3\tlife\t1\tyes\nend\n",
+        b"hscheduler-yarn\t3\tlife\t1\ttrue\nnode\tn1\nend\n",
+        b"hscheduler-yarn\t3\tlife\t1\ttrue\nother\tn1\nend\n",
+        b"hscheduler-yarn\t3\tlife\t1\ttrue\nask\tapp\tmaster\t1\t1\t1\t\nend\n",
+        b"hscheduler-yarn\t3\tlife\t1\ttrue\n" + 2 * b"app\ta\tn\tRUNNING\tq\tu\t0\t0\t\th\t1\t\n" + b"end\n",
     ],
 )
 def test_what_is_no_snapshot_is_refused(text: bytes) -> None:

@@ -21,11 +21,11 @@ def running(
     number: int, places: dict[str, int], *, marked: tuple[int, ...] = (), queue: str = "eps", user: str = "ada"
 ) -> Application:
     """Return a job with its master on n1 and so many members on each node, of which the first is the oldest."""
-    held = [Held(container(number, 1), "n1:1", MASTER, True, 100_000, 0)]
+    held = [Held(container(number, 1), "n1:1", MASTER, True, 100_000)]
     k = 2
     for node, count in places.items():
         for _ in range(count):
-            held.append(Held(container(number, k), node, SIZE, False, 90_000 - k, k, k in marked))
+            held.append(Held(container(number, k), node, SIZE, False, 90_000 - k, k in marked))
             k += 1
     name = f"application_1700000000000_{number:04d}"
     return Application(name, f"job-{number}", "RUNNING", queue, user, 0, number, containers=tuple(held))
@@ -68,7 +68,7 @@ def snapshot(
 def snapshot_text(found: Snapshot) -> bytes:
     """Return what the plugin would say."""
     lines: list[list[object]] = [
-        ["hscheduler-yarn", 2, found.instance, found.taken_ms, found.counts_cores],
+        ["hscheduler-yarn", 3, found.instance, found.taken_ms, found.counts_cores],
         *(["node", n.node, n.partition, *_pair(n.free)] for n in found.nodes),
     ]
     for a in found.applications:
@@ -78,7 +78,7 @@ def snapshot_text(found: Snapshot) -> bytes:
             role = "master" if ask.for_master else "member"
             lines.append(["ask", a.application_id, role, ask.number, *_pair(ask.size), ask.label])
         for c in a.containers:
-            told = [a.application_id, c.container_id, c.node, *_pair(c.size), c.is_master, c.age_ms, c.number, c.marked]
+            told = [a.application_id, c.container_id, c.node, *_pair(c.size), c.is_master, c.age_ms, c.marked]
             lines.append(["container", *told])
     for q in found.queues:
         lines.append(["queue", q.queue, q.partition, *_pair(q.used), *_pair(q.most), q.preemption_disabled])
@@ -91,7 +91,7 @@ def snapshot_text(found: Snapshot) -> bytes:
 def parse_plan(text: bytes) -> Plan:
     """Return the plan that a text says."""
     first, *lines, last, rest = text.decode().split("\n")
-    assert (first, last, rest) == ("hscheduler-plan\t2", "end", "")
+    assert (first, last, rest) == ("hscheduler-plan\t3", "end", "")
     found: dict[str, list[str]] = {"at": [], "take": [], "spare": [], "say": []}
     for line in lines:
         word, value = line.split("\t")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import struct
 
 import pytest
 
 from eps.errors import StorageError
-from eps.hadoop.token_file import HDFS_KIND, HadoopToken, hdfs_token, pack_tokens, parse_tokens
+from eps.hadoop.token_file import HDFS_KIND, HadoopToken, hdfs_token, parse_tokens
+from tests.fakes.hadoop_tokens import counted, writable_file
 
 LONG = bytes(range(256)) * 2
 TOKENS = (
@@ -18,29 +18,10 @@ TOKENS = (
 )
 
 
-def vint(value: int) -> bytes:
-    """As Hadoop's WritableUtils: up to 127 in a byte, else -113 for one byte that follows and -114 for two."""
-    if value < 128:
-        return struct.pack("b", value)
-    return struct.pack(">bB", -113, value) if value < 256 else struct.pack(">bH", -114, value)
-
-
-def counted(value: bytes) -> bytes:
-    return vint(len(value)) + value
-
-
 def field(number: int, value: bytes) -> bytes:
     length = len(value)
     size = bytes([length]) if length < 128 else bytes([length & 0x7F | 0x80, length >> 7])
     return bytes([number << 3 | 2]) + size + value
-
-
-def writable_file() -> bytes:
-    entries = b"".join(
-        counted(b"alias") + b"".join(map(counted, (t.identifier, t.password, t.kind.encode(), t.service.encode())))
-        for t in TOKENS
-    )
-    return b"HDTS\0" + vint(len(TOKENS)) + entries + vint(0)
 
 
 def protobuf_file() -> bytes:
@@ -63,7 +44,7 @@ def protobuf_file() -> bytes:
     return b"HDTS\1" + bytes([length & 0x7F | 0x80, length >> 7]) + message
 
 
-@pytest.mark.parametrize("data", [writable_file(), protobuf_file()], ids=["writable", "protobuf"])
+@pytest.mark.parametrize("data", [writable_file(TOKENS), protobuf_file()], ids=["writable", "protobuf"])
 def test_both_formats_are_read_and_what_is_cut_off_is_told(data: bytes) -> None:
     assert parse_tokens(data, "file") == TOKENS
     for length in (0, 4, 5, 40, len(data) // 2):
@@ -127,15 +108,6 @@ def test_what_hadoop_writes_is_read_and_given_to_webhdfs_as_hadoop_gives_it(form
     assert token == HadoopToken(identifier, b"password-of-20-bytes", HDFS_KIND, "ha-hdfs:lake")
     assert token.to_url_text() == HADOOPS_URL_TEXT
     assert HadoopToken.from_url_text(HADOOPS_URL_TEXT, "it") == token
-
-
-def test_what_is_packed_is_a_file_of_hadoops() -> None:
-    assert parse_tokens(pack_tokens(TOKENS), "file") == TOKENS
-    assert pack_tokens(()) == b""
-    # As Hadoop writes it, with the service as the token's name and without a secret.
-    _, token = parse_tokens(base64.b64decode(HADOOPS_FILES["writable"]), "file")
-    fields = (token.service.encode(), token.identifier, token.password, token.kind.encode(), token.service.encode())
-    assert pack_tokens([token]) == b"HDTS\0" + vint(1) + b"".join(map(counted, fields)) + vint(0)
 
 
 @pytest.mark.parametrize("text", ["", "x", "not base64!", "AAA", HADOOPS_URL_TEXT[:40]])

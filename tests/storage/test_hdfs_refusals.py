@@ -17,7 +17,7 @@ import requests
 
 from eps.errors import ConfigError, StorageAwayError, StorageError
 from eps.hadoop.conf import HadoopConf
-from eps.hadoop.token_file import HDFS_KIND, TOKEN_FILE_VARIABLE, HadoopToken, pack_tokens
+from eps.hadoop.token_file import HDFS_KIND, TOKEN_FILE_VARIABLE, HadoopToken
 from eps.storage.hdfs import HdfsStorage, open_hdfs
 from eps.storage.locations import RemotePath, has_scheme, is_remote, location, read_file
 from eps.storage.webhdfs import (
@@ -27,6 +27,7 @@ from eps.storage.webhdfs import (
     connect,
     trouble_of,
 )
+from tests.fakes.hadoop_tokens import writable_file
 from tests.fakes.storage import get, put
 from tests.fakes.webhdfs import FakeHdfs, refusing_connections
 from tests.storage.hdfs_world import CONTENT, PATIENCE_S, only
@@ -184,7 +185,7 @@ def test_name_and_token_reach_hdfs_and_a_token_goes_before_kerberos(fake: FakeHd
     fake.put("/file", b"1")
     tokens = tmp_path / "tokens"
     ours = HadoopToken(b"i", b"p", HDFS_KIND, fake.authority)
-    tokens.write_bytes(pack_tokens([HadoopToken(b"", b"", "YARN_AM_RM_TOKEN", ""), ours]))
+    tokens.write_bytes(writable_file([HadoopToken(b"", b"", "YARN_AM_RM_TOKEN", ""), ours]))
     of_file = {TOKEN_FILE_VARIABLE: str(tokens)}
     for conf, environ, expected in (
         (HadoopConf(), {"HADOOP_USER_NAME": "eva"}, {"user.name": "eva"}),

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import getpass
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 import requests
 
 from eps.cluster.yarn.client import YarnClient
-from eps.cluster.yarn.facade import Client
 from eps.cluster.yarn.types import ALL_STATES, Launch, Resource, Submission
 from eps.errors import EpsError, JobNotFoundError
 from eps.hadoop.conf import environment_configuration, resourcemanager_web_addresses
+from tests.yarn.in_java import kill
 from tests.yarn.unmanaged import wait_until
+
+if TYPE_CHECKING:
+    from eps.cluster.yarn.hadoop.client import HadoopClient
 
 #: Nobody registers it: it waits, in a state that does not change.
 WAITS = Submission("a client's test", Launch("elsewhere"), Resource(128, 1), tags=("Kept",), unmanaged=True)
 
 
-def opened(kind: str) -> Client:
+def opened(kind: str) -> HadoopClient | YarnClient:
     """Return Hadoop's own client, as an application master has it, or that of who is outside."""
     from eps.cluster.yarn.hadoop.client import HadoopClient
     from eps.hadoop.session import HadoopSession
@@ -28,7 +32,7 @@ def opened(kind: str) -> Client:
 
 
 def contract(kind: str) -> None:
-    """Submit, ask after and end an application, and look at the cluster."""
+    """Submit and ask after an application, and look at the cluster."""
     client = opened(kind)
     try:
         assert client.user == os.environ.get("HADOOP_USER_NAME", getpass.getuser())
@@ -46,16 +50,11 @@ def contract(kind: str) -> None:
             assert report.tags == ("kept",)
             assert not report.ended and report.final_status == "UNDEFINED"
             assert (report.host, report.rpc_port, report.finished_ms) == ("", -1, 0)
-            assert application in [r.application_id for r in client.applications(tags=("kept",))]
-            assert not client.applications(tags=("no-such-tag",)) and not client.applications(application_type="OTHER")
         finally:
-            client.kill(application, "enough of it")
+            kill(application, "enough of it")
         wait_until(lambda: client.report(application).ended, f"{application} to end")
         report = client.report(application)
         assert (report.state, report.final_status) == ("KILLED", "KILLED") and "enough of it" in report.diagnostics
-        assert application in [r.application_id for r in client.applications(states=("KILLED",))]
-        assert application not in [r.application_id for r in client.applications(states=("RUNNING",))]
-        client.kill(application)
         _label(client)
         _refused(kind)
         _cluster(kind)
@@ -64,11 +63,39 @@ def contract(kind: str) -> None:
         client.close()
 
 
-def _label(client: Client) -> None:
+def outside() -> None:
+    """List and end applications, and look at the queues."""
+    client = YarnClient(environment_configuration())
+    try:
+        application = client.new_application()
+        client.submit(application, WAITS)
+        try:
+            assert application in [r.application_id for r in client.applications(tags=("kept",))]
+            assert not client.applications(tags=("no-such-tag",)) and not client.applications(application_type="OTHER")
+        finally:
+            client.kill(application)
+        wait_until(lambda: client.report(application).ended, f"{application} to end")
+        assert application in [r.application_id for r in client.applications(states=("KILLED",))]
+        assert application not in [r.application_id for r in client.applications(states=("RUNNING",))]
+        client.kill(application)
+        queue = client.queue("default")
+        assert queue is not None and (queue.name, queue.state) == ("default", "RUNNING")
+        assert (round(queue.capacity, 3), round(queue.maximum_capacity, 3)) == (0.5, 1.0)
+        assert "transient" in queue.labels or "*" in queue.labels
+        # Two of the nodes have no label.
+        most = {"": Resource(8192, 8), "transient": Resource(4096, 4)}
+        assert (queue.largest, queue.most) == (Resource(4096, 4), most)
+        assert queue.may_submit and queue.children == ()
+        assert client.queue("no-such-queue") is None
+    finally:
+        client.close()
+
+
+def _label(client: HadoopClient | YarnClient) -> None:
     """The master's label is not the application's, which would be that of every container that asks for none."""
     application = client.new_application()
     client.submit(application, Submission("labelled", Launch("true"), Resource(128, 1), label="transient"))
-    client.kill(application)
+    kill(application)
     (web,) = resourcemanager_web_addresses(environment_configuration())
     found = requests.get(f"{web}/ws/v1/cluster/apps/{application}", timeout=60.0).json()["app"]
     assert found["amNodeLabelExpression"] == "transient" and not found.get("appNodeLabelExpression"), found
@@ -89,12 +116,4 @@ def _cluster(kind: str) -> None:
     assert all(node.capacity == Resource(4096, 4) for node in nodes)
     assert [node.labels for node in nodes] == [(), (), ("transient",)]
     assert {node.state for node in nodes} == {"RUNNING"} and len(client.nodes(ALL_STATES)) >= 3
-    queue = client.queue("default")
-    assert queue is not None and (queue.name, queue.state) == ("default", "RUNNING")
-    assert (round(queue.capacity, 3), round(queue.maximum_capacity, 3)) == (0.5, 1.0)
-    assert "transient" in queue.labels or "*" in queue.labels
-    # Two of the nodes have no label.
-    assert (queue.largest, queue.most) == (Resource(4096, 4), {"": Resource(8192, 8), "transient": Resource(4096, 4)})
-    assert queue.may_submit and queue.children == ()
-    assert client.queue("no-such-queue") is None
     client.close()

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,15 @@ def client() -> HadoopClient:
     from eps.cluster.yarn.hadoop.client import HadoopClient
 
     return HadoopClient(session())
+
+
+def kill(application: str, diagnostics: str = "") -> None:
+    """Have YARN end an application, as whoever is outside does: Hadoop's own client is not asked for that."""
+    from eps.cluster.yarn.rest import RestClient
+    from eps.hadoop.conf import environment_configuration
+
+    with closing(RestClient(environment_configuration())) as outside:
+        outside.kill(application, diagnostics)
 
 
 def rmadmin(*words: str) -> None:

@@ -11,3 +11,7 @@ from tests.yarn.in_java import InJava
 @pytest.mark.parametrize("kind", ["master", "outside"])
 def test_a_client_keeps_the_contract(kind: str, java: InJava) -> None:
     java(clients.contract, kind)
+
+
+def test_who_is_outside_lists_and_ends_applications_and_looks_at_queues(java: InJava) -> None:
+    java(clients.outside)

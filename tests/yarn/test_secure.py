@@ -94,21 +94,22 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 #: Reads HDFS by tokens, cancels them, and says what becomes of the next reading.
 CANCELS = """
-import os, sys, tempfile
+import base64, os, sys, tempfile
 from eps.errors import StorageError
 from eps.hadoop.conf import default_authority, environment_configuration
 from eps.storage.hdfs import open_hdfs
-from eps.cluster.yarn.client import YarnClient
+from eps.cluster.yarn.client import MODULE
+from eps.hadoop.process import HadoopProcess
 conf = environment_configuration()
-client = YarnClient(conf)
-tokens = client.obtain_tokens()
+client = HadoopProcess(conf, MODULE)
+packed = client.call("obtain_tokens", file_systems=[])
 with tempfile.NamedTemporaryFile() as file:
-    file.write(tokens)
+    file.write(base64.b64decode(packed))
     file.flush()
     environ = {"HADOOP_TOKEN_FILE_LOCATION": file.name}
     storage = open_hdfs("hdfs", default_authority(conf), "/", conf, environ=environ, patience_s=20.0)
     storage.names("")
-    client.cancel_tokens(tokens)
+    client.call("cancel_tokens", tokens=packed)
     try:
         storage.names("")
     except StorageError as error:

@@ -19,7 +19,7 @@ from eps.cluster.yarn.hadoop.master import open_unmanaged_master
 from eps.cluster.yarn.launch import LOG_STREAMS, LaunchTemplate, RoleTemplate
 from eps.cluster.yarn.resources import Place, Timing, YarnResourceManager
 from eps.cluster.yarn.types import ApplicationReport, Launch, LocalFile, Resource, Submission
-from tests.yarn.in_java import DEADLINE_S, client, rmadmin, session
+from tests.yarn.in_java import DEADLINE_S, client, kill, rmadmin, session
 
 #: Beats often, so that tests wait for YARN only; and their thread never hangs, however busy the machine is.
 FAST = Timing(idle_s=0.2, busy_s=0.05, owner_s=1e6)
@@ -179,7 +179,7 @@ def contract(name: str, folder: Path) -> None:
 def end_application() -> None:
     """End the application that the tests shared."""
     if _application:
-        client().kill(_application)
+        kill(_application)
 
 
 def in_a_container(root: Path) -> tuple[ApplicationReport, dict[str, Any]]:
@@ -192,7 +192,7 @@ def in_a_container(root: Path) -> tuple[ApplicationReport, dict[str, Any]]:
     try:
         wait_until(lambda: client().report(application).ended, f"{application} to end")
     finally:
-        client().kill(application)
+        kill(application)
     report = client().report(application)
     assert report.diagnostics.startswith("{"), report
     return report, json.loads(report.diagnostics)

@@ -200,12 +200,6 @@ class Broker:
             for job, desk in self._desks.items():
                 self.carry_out(desk.share, desk.share.set_lease(self._leases.get(job, 0)))
 
-    def num_there(self, job: str) -> int:
-        """Return how many containers a job has asked for, or has."""
-        with self.changed:
-            desk = self._desks.get(job)
-            return 0 if desk is None else desk.share.num_there
-
     def close(self) -> None:
         """Let all jobs go, with their containers; harmless when repeated."""
         for job in list(self._desks):

@@ -104,11 +104,6 @@ class Share:
         self._warnings: dict[str, tuple[EvictionWarning, float]] = {}
         self._has_ended = False
 
-    @property
-    def num_there(self) -> int:
-        """How many containers were asked for, or granted, and have not ended."""
-        return len(self._ids)
-
     def begin(self, now_s: float) -> tuple[dict[str, int], list[Order]]:
         """Take a new master: it counts on what runs, and on nothing else; return container -> pid of that, and orders.
 

@@ -103,9 +103,10 @@ class Turn:
     withdrawn: tuple[int, ...] = ()
     releases: tuple[str, ...] = ()
     blacklist: tuple[str, ...] = ()
+    unblacklist: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.asks or self.withdrawn or self.releases or self.blacklist)
+        return bool(self.asks or self.withdrawn or self.releases or self.blacklist or self.unblacklist)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,25 +206,38 @@ class Asks:
 
 
 class _AvoidedHosts:
-    """Hosts on which nothing more is wanted: so many starts in a row have failed there."""
+    """Hosts on which nothing more is wanted: so many starts in a row have failed there, and none has come back since.
+
+    What a heartbeat has to say follows from the difference between these and the hosts that YARN was told of.
+    """
 
     def __init__(self, most_failures: int) -> None:
         self._most = most_failures
         self._failures: Counter[str] = Counter()
-        #: What the next heartbeat says.
-        self.unsaid: list[str] = []
+        #: What YARN was told to avoid.
+        self._said: set[str] = set()
 
-    def on_started(self, host: str) -> None:
+    def on_works(self, host: str) -> None:
+        """Note that a container has started on a host, or that YARN can use a node of it again."""
         self._failures.pop(host, None)
 
     def on_failed(self, host: str) -> None:
         self._failures[host] += 1
-        if self._failures[host] == self._most:
-            self.unsaid.append(host)
 
     def forget(self) -> None:
         """YARN knows of none any more."""
-        self.unsaid = [host for host, failures in self._failures.items() if failures >= self._most]
+        self._said.clear()
+
+    def _avoided(self) -> set[str]:
+        return {host for host, failures in self._failures.items() if failures >= self._most}
+
+    def __bool__(self) -> bool:
+        return self._avoided() != self._said
+
+    def take_turn(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the hosts to avoid that the next heartbeat says, and those that are wanted again, once."""
+        before, self._said = self._said, self._avoided()
+        return tuple(sorted(self._said - before)), tuple(sorted(before - self._said))
 
 
 class _Phase(Enum):
@@ -482,7 +496,7 @@ class Allocation:
         record = self._records.get(container_id)
         if record is not None and record.phase is _Phase.STARTING and record.grant is not None:
             record.phase = _Phase.RUNNING
-            self._avoided.on_started(record.grant.host)
+            self._avoided.on_works(record.grant.host)
             self._events.append(Running(container_id, record.grant.pid, record.grant.host))
 
     def on_start_failed(self, container_id: str, reason: str, *, unreachable: bool = False) -> None:
@@ -529,13 +543,12 @@ class Allocation:
     @property
     def has_turn(self) -> bool:
         """Whether the next heartbeat has something to say."""
-        return bool(self._asks or self._releases or self._avoided.unsaid)
+        return bool(self._asks or self._releases or self._avoided)
 
     def take_turn(self) -> Turn:
         """Return what the next heartbeat says, once."""
-        turn = Turn(*self._asks.take_turn(), tuple(self._releases), tuple(self._avoided.unsaid))
+        turn = Turn(*self._asks.take_turn(), tuple(self._releases), *self._avoided.take_turn())
         self._releases.clear()
-        self._avoided.unsaid.clear()
         return turn
 
     def take_orders(self) -> list[Order]:
@@ -645,6 +658,8 @@ class Allocation:
             self._doomed_nodes.pop(update.node, None)
         if self._home is not None and self._home.node == update.node:
             self._headroom.kept = self._home.size if update.node in self._doomed_nodes else None
+        if update.change is NodeChange.USABLE:
+            self._avoided.on_works(host_of(update.node))
         if update.change is NodeChange.UNUSABLE:
             self._killed.on_node(update.node, is_lost=True)
         for record in self._on(update.node):

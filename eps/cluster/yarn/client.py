@@ -122,11 +122,6 @@ class YarnClient:
             return b""
         return base64.b64decode(self._hadoop.call("obtain_tokens", file_systems=list(file_systems)))
 
-    def cancel_tokens(self, tokens: bytes, file_systems: Collection[str] = ()) -> None:
-        """As of :class:`~eps.cluster.yarn.facade.Client`."""
-        if tokens:
-            self._hadoop.call("cancel_tokens", tokens=base64.b64encode(tokens).decode("ascii"))
-
     def new_application(self) -> str:
         """As of :class:`~eps.cluster.yarn.facade.Client`."""
         return str(self._hadoop.call("new_application"))

@@ -1,8 +1,9 @@
-"""What EPS asks of YARN: three interfaces over plain values.  Pure.
+"""What EPS asks of YARN: interfaces over plain values.  Pure.
 
-``eps.cluster.yarn.hadoop`` implements them with Hadoop's own clients, :mod:`eps.cluster.yarn.client` the last one for
-processes that must have no Java, ``tests/fakes/yarn.py`` without a cluster.  Calls block until they are answered; every
-failure is an :class:`~eps.errors.EpsError` whose message says what to do.
+``eps.cluster.yarn.hadoop`` implements those of an application master with Hadoop's own clients,
+:mod:`eps.cluster.yarn.client` that of whoever is outside, who must have no Java, and ``tests/fakes/yarn.py`` a master's
+without a cluster.  Calls block until they are answered; every failure is an :class:`~eps.errors.EpsError` whose message
+says what to do.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class AmClient(Protocol):
         withdrawn: Sequence[int] = (),
         releases: Sequence[str] = (),
         blacklist: Sequence[str] = (),
+        unblacklist: Sequence[str] = (),
         progress: float = 0.0,
     ) -> AllocateResult:
         """Beat, and exchange what is new since the last beat.
@@ -52,6 +54,8 @@ class AmClient(Protocol):
             Containers to give back; each ends as :class:`~eps.cluster.yarn.types.Completed`.
         blacklist : sequence of str
             Hosts on which nothing is wanted from now on.
+        unblacklist : sequence of str
+            Hosts that were given as ``blacklist``, and are wanted again.
         progress : float
             From 0 to 1.
 
@@ -62,7 +66,7 @@ class AmClient(Protocol):
             No answer this time.
         """
 
-    def unregister(self, status: FinalStatus, diagnostics: str = "", tracking_url: str = "") -> None:
+    def unregister(self, status: FinalStatus, diagnostics: str = "") -> None:
         """Say that the application has ended: YARN ends what is left of it, and starts no other attempt."""
 
     def update_tracking_url(self, url: str) -> None:
@@ -108,7 +112,14 @@ class NmClient(Protocol):
         """Let go of the NodeManagers; containers stay as they are; harmless when repeated."""
 
 
-class Client(Protocol):
+class NodesClient(Protocol):
+    """Whoever asks for the nodes of the cluster.  Thread-safe."""
+
+    def nodes(self, states: Sequence[str] = ("RUNNING",)) -> list[ClusterNode]:
+        """Return the nodes that can be used, by name; or those in other states of ``ALL_STATES``."""
+
+
+class Client(NodesClient, Protocol):
     """Whoever submits applications and asks after them.  Thread-safe."""
 
     @property
@@ -144,21 +155,6 @@ class Client(Protocol):
             Nobody answers.
         """
 
-    def cancel_tokens(self, tokens: bytes, file_systems: Collection[str] = ()) -> None:
-        """Make what :meth:`obtain_tokens` gave worth nothing; YARN itself does so where an application had it.
-
-        Parameters
-        ----------
-        tokens : bytes
-        file_systems : collection of str
-            As they were given then.
-
-        Raises
-        ------
-        EpsError
-            Nobody answers: they hold as long as they do.
-        """
-
     def new_application(self) -> str:
         """Return the id of an application to be submitted."""
 
@@ -188,9 +184,6 @@ class Client(Protocol):
 
     def kill(self, application_id: str, diagnostics: str = "") -> None:
         """Have YARN end an application; harmless for one that has ended."""
-
-    def nodes(self, states: Sequence[str] = ("RUNNING",)) -> list[ClusterNode]:
-        """Return the nodes that can be used, by name; or those in other states of ``ALL_STATES``."""
 
     def queue(self, name: str) -> QueueReport | None:
         """Return what YARN says of a queue; None where there is none of that name."""

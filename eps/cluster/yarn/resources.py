@@ -164,8 +164,6 @@ class YarnResourceManager(Waitable):
     ----------
     fraction_done : float
         Progress of the job from 0 to 1, as YARN shows it; anybody may set it.
-    final_url : str
-        Where the application's page leads when the job has ended.
     """
 
     def __init__(
@@ -190,7 +188,6 @@ class YarnResourceManager(Waitable):
         self._watchdog = Watchdog(self._timing.owner_s, on_hang)
         self._on_ended = on_ended
         self.fraction_done = 0.0
-        self.final_url = ""
         self._lock = threading.Lock()
         self._allocation = Allocation(template.placements, limits, max_containers, home)
         self._allocation.on_registered(self._register())
@@ -449,7 +446,12 @@ class YarnResourceManager(Waitable):
             if new_url is not None:
                 self._am.update_tracking_url(new_url)
             result = self._am.allocate(
-                turn.asks, turn.withdrawn, turn.releases, turn.blacklist, progress=self.fraction_done
+                turn.asks,
+                turn.withdrawn,
+                turn.releases,
+                turn.blacklist,
+                turn.unblacklist,
+                progress=self.fraction_done,
             )
         except NotRegisteredError:
             self._register_again()
@@ -488,7 +490,7 @@ class YarnResourceManager(Waitable):
                 return
         status, reason = self._last_words
         try:
-            self._am.unregister(status, reason, self.final_url)
+            self._am.unregister(status, reason)
         except NotRegisteredError:
             self._register_again()
             return

@@ -1,8 +1,7 @@
-"""Submitting applications and asking after them, with Hadoop's ``YarnClient``."""
+"""What only Hadoop's own ``YarnClient`` can: submit applications, and ask by a token."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Collection, Sequence
@@ -15,11 +14,9 @@ from eps.cluster.yarn.hadoop.records import (
     java_launch,
     java_resource,
     java_set,
-    queues_of,
     record,
-    resource_of,
 )
-from eps.cluster.yarn.types import ApplicationReport, ClusterNode, QueueReport, Submission
+from eps.cluster.yarn.types import ApplicationReport, ClusterNode, Submission
 from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.hadoop.bridge import jarray, java, jbool, jint, jlong
 from eps.hadoop.errors import AskRefusedError
@@ -32,7 +29,7 @@ _LOOK_S = 0.1
 
 
 class HadoopClient:
-    """:class:`~eps.cluster.yarn.facade.Client` over ``YarnClient``.
+    """What submits for :class:`eps.cluster.yarn.client.YarnClient`, and gives the nodes to a master.
 
     Parameters
     ----------
@@ -64,8 +61,8 @@ class HadoopClient:
         """Return tokens for an application's containers; see :class:`~eps.cluster.yarn.facade.Client`."""
         return obtain_tokens(self.session, file_systems)
 
-    def cancel_tokens(self, tokens: bytes, file_systems: Collection[str] = ()) -> None:
-        """Make tokens worth nothing; see :class:`~eps.cluster.yarn.facade.Client`."""
+    def cancel_tokens(self, tokens: bytes) -> None:
+        """Make tokens of :meth:`obtain_tokens` worth nothing."""
         cancel_tokens(self.session, tokens)
 
     def new_application(self) -> str:
@@ -95,24 +92,6 @@ class HadoopClient:
         with self.session.errors(f"{application_id} cannot be asked after"):
             return application_of(self._client.getApplicationReport(application))
 
-    def applications(
-        self, application_type: str = "EPS", states: Sequence[str] = (), tags: Sequence[str] = ()
-    ) -> list[ApplicationReport]:
-        """Return the applications of a type, oldest first; see :class:`~eps.cluster.yarn.facade.Client`."""
-        with self.session.errors("YARN's applications cannot be listed"):
-            kind = record("YarnApplicationState")
-            wanted = java("java.util.EnumSet").allOf(kind)
-            if states:
-                wanted.retainAll(java_set(getattr(kind, state) for state in states))
-            found = self._client.getApplications(java_set([application_type]), wanted, java_set(tags))
-            return sorted((application_of(report) for report in found), key=lambda r: (r.started_ms, r.application_id))
-
-    def kill(self, application_id: str, diagnostics: str = "") -> None:
-        """Have YARN end an application; harmless for one that has ended."""
-        application = java_application_id(application_id)
-        with self.session.errors(f"{application_id} cannot be ended"):
-            self._client.killApplication(application, diagnostics)
-
     def nodes(self, states: Sequence[str] = ("RUNNING",)) -> list[ClusterNode]:
         """Return the nodes that can be used, by name; or those in other states."""
         with self.session.errors("YARN's nodes cannot be listed"):
@@ -120,27 +99,6 @@ class HadoopClient:
             wanted = jarray(kind, [getattr(kind, state) for state in states])
             found = [cluster_node_of(report) for report in self._client.getNodeReports(wanted)]
             return sorted(found, key=lambda node: node.node)
-
-    def queue(self, name: str) -> QueueReport | None:
-        """Return what YARN says of a queue; None where there is none of that name."""
-        with self.session.errors(f"queue {name} cannot be asked after"):
-            queues = queues_of(self._client.getRootQueueInfos())
-            found = next((known for known in queues if name in (known[0], known[1].name)), None)
-            if found is None:
-                return None
-            path, queue = found
-            # YARN tells it to whoever begins an application, which this need not become.
-            told = self._client.createApplication().getNewApplicationResponse()
-            largest = resource_of(told.getMaximumResourceCapability())
-            return dataclasses.replace(queue, largest=largest, may_submit=self._may_submit(path, queue.name))
-
-    def _may_submit(self, path: str, name: str) -> bool:
-        """Return whether YARN lets this user submit to a queue; True where it does not tell."""
-        if not bool(self.session.java_conf.getBoolean("yarn.acl.enable", False)):
-            return True
-        rights = {str(info.getQueueName()): len(info.getUserAcls()) for info in self._client.getQueueAclsInfo()}
-        # Some releases name a queue with those above it.  Who may administer it may submit to it.
-        return rights.get(path, rights.get(name, 1)) > 0
 
     def am_token(self, application_id: str) -> tuple[Any, Any]:
         """Return the token by which an unmanaged application master proves itself, and its attempt's id.

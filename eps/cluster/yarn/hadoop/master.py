@@ -25,6 +25,7 @@ from eps.cluster.yarn.hadoop.records import (
     java_container_id,
     java_launch,
     java_node_id,
+    java_set,
     node_update_of,
     preemption_of,
     record,
@@ -106,6 +107,7 @@ class HadoopAm:
         withdrawn: Sequence[int] = (),
         releases: Sequence[str] = (),
         blacklist: Sequence[str] = (),
+        unblacklist: Sequence[str] = (),
         progress: float = 0.0,
     ) -> AllocateResult:
         """Beat; see :class:`~eps.cluster.yarn.facade.AmClient`.
@@ -114,7 +116,7 @@ class HadoopAm:
         """
         self._unheard += asks
         try:
-            result = self._allocate(asks, withdrawn, releases, blacklist, progress)
+            result = self._allocate(asks, withdrawn, releases, blacklist, unblacklist, progress)
         except AskRefusedError:
             self._take_back(self._unheard)
             self._unheard = []
@@ -128,6 +130,7 @@ class HadoopAm:
         withdrawn: Sequence[int],
         releases: Sequence[str],
         blacklist: Sequence[str],
+        unblacklist: Sequence[str],
         progress: float,
     ) -> AllocateResult:
         # Whatever goes wrong is tried again, unless it is known to be for good.
@@ -140,11 +143,9 @@ class HadoopAm:
                 self._forget(number)
             for container in releases:
                 self._client.releaseAssignedContainer(java_container_id(container))
-            if blacklist:
-                hosts = java("java.util.ArrayList")()
-                for host in blacklist:
-                    hosts.add(host)
-                self._client.updateBlacklist(hosts, None)
+            if blacklist or unblacklist:
+                array_list = java("java.util.ArrayList")
+                self._client.updateBlacklist(array_list(java_set(blacklist)), array_list(java_set(unblacklist)))
             return self._result(self._client.allocate(jfloat(progress)))
 
     def _take_back(self, asks: Sequence[Ask]) -> None:
@@ -183,11 +184,11 @@ class HadoopAm:
             tuple(self._containers.add(c) for c in found.getContainersFromPreviousAttempts() or ()),
         )
 
-    def unregister(self, status: FinalStatus, diagnostics: str = "", tracking_url: str = "") -> None:
+    def unregister(self, status: FinalStatus, diagnostics: str = "") -> None:
         """Say that the application has ended."""
         with self._session.errors("the application master cannot unregister"):
             final = getattr(record("FinalApplicationStatus"), status.name)
-            self._client.unregisterApplicationMaster(final, diagnostics, tracking_url)
+            self._client.unregisterApplicationMaster(final, diagnostics, "")
 
     def update_tracking_url(self, url: str) -> None:
         """Let the next beat say where the application's page is now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from eps.cluster.yarn.launch import escaped
@@ -20,7 +20,6 @@ from eps.cluster.yarn.types import (
     NodeChange,
     NodeUpdate,
     Preemption,
-    QueueReport,
     Resource,
 )
 from eps.errors import ConfigError
@@ -222,37 +221,3 @@ def cluster_node_of(report: Any) -> ClusterNode:
         int(report.getNumContainers()),
         str(report.getNodeState()),
     )
-
-
-def queues_of(
-    infos: Iterable[Any], path: str = "root", share: float = 1.0, most: float = 1.0
-) -> Iterator[tuple[str, QueueReport]]:
-    """Yield the path of each queue with what YARN says of it, and of those below it.
-
-    YARN gives a queue's shares of its parent's, whose are ``share`` and ``most`` of the cluster, and of what it uses
-    the share of its own.
-    """
-    for info in infos:
-        name = str(info.getQueueName()).rpartition(".")[2]
-        here, at_most = share * float(info.getCapacity()), most * float(info.getMaximumCapacity())
-        labels = tuple(sorted(str(label) for label in info.getAccessibleNodeLabels() or ()))
-        used = here * float(info.getCurrentCapacity())
-        below = info.getChildQueues() or ()
-        yield (
-            f"{path}.{name}",
-            QueueReport(
-                name,
-                str(info.getQueueState()),
-                here,
-                at_most,
-                used,
-                labels,
-                children=tuple(str(child.getQueueName()).rpartition(".")[2] for child in below),
-                most={
-                    str(label): resource_of(told.getEffectiveMaxCapacity())
-                    for label, told in dict(info.getQueueConfigurations() or {}).items()
-                    if told.getEffectiveMaxCapacity() is not None
-                },
-            ),
-        )
-        yield from queues_of(below, f"{path}.{name}", here, at_most)

@@ -169,7 +169,7 @@ public final class HSchedulerPolicy implements SchedulingEditPolicy {
    */
   private String describe(Map<RMApp, Collection<RMContainer>> held, long now) throws IOException {
     StringBuilder text = new StringBuilder();
-    line(text, "hscheduler-yarn", 2, instance, now, scheduler.getSchedulingResourceTypes().toString().contains("CPU"));
+    line(text, "hscheduler-yarn", 3, instance, now, scheduler.getSchedulingResourceTypes().toString().contains("CPU"));
     for (RMApp app : held.keySet()) describe(app, held.get(app), text);
     Set<String> partitions = new TreeSet<>();
     for (RMNode node : context.getRMNodes().values()) {
@@ -196,8 +196,7 @@ public final class HSchedulerPolicy implements SchedulingEditPolicy {
       Resource size = held.getAllocatedResource();
       String name = held.getContainerId().toString();
       line(text, "container", id, name, held.getAllocatedNode(), size.getMemorySize(), size.getVirtualCores(),
-          isMaster(app, held), System.currentTimeMillis() - held.getCreationTime(),
-          held.getContainer().getAllocationRequestId(), marked.containsKey(name));
+          isMaster(app, held), System.currentTimeMillis() - held.getCreationTime(), marked.containsKey(name));
     }
   }
 

@@ -75,7 +75,7 @@ final class PlanCall {
   static Map<String, List<String>> parse(String text) throws IOException {
     Map<String, List<String>> plan = new HashMap<>();
     for (String word : Arrays.asList("at", "take", "spare", "say")) plan.put(word, new ArrayList<>());
-    if (!text.matches("(?s)hscheduler-plan\t2\n.*\nend\n")) throw new IOException("the answer is no plan");
+    if (!text.matches("(?s)hscheduler-plan\t3\n.*\nend\n")) throw new IOException("the answer is no plan");
     String[] lines = text.split("\n");
     for (String line : Arrays.asList(lines).subList(1, lines.length - 1)) {
       String[] words = line.split("\t", -1);

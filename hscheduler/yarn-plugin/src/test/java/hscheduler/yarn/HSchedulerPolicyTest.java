@@ -74,7 +74,7 @@ public final class HSchedulerPolicyTest {
       List<List<String>> lines = Arrays.stream(new String(body, UTF_8).split("\n"))
           .map(line -> Arrays.stream(line.split("\t", -1)).map(HSchedulerPolicyTest::decoded).collect(Collectors.toList()))
           .collect(Collectors.toList());
-      String text = "hscheduler-plan\t2\nat\t" + lines.get(0).get(2) + "\nat\t" + lines.get(0).get(3) + "\n" + plan + "end\n";
+      String text = "hscheduler-plan\t3\nat\t" + lines.get(0).get(2) + "\nat\t" + lines.get(0).get(3) + "\n" + plan + "end\n";
       call.getResponseHeaders().add("X-EPS-Proof", hmac(itsSecret, "plan of " + proof + "\n" + text));
       call.sendResponseHeaders(holds ? 200 : 403, text.length());
       call.getResponseBody().write(text.getBytes(UTF_8));
@@ -195,7 +195,7 @@ public final class HSchedulerPolicyTest {
   }
 
   @Test public void aPlanThatIsCutOffOrNoneIsRefused() throws Exception {
-    String text = "hscheduler-plan\t2\nat\tlife\nat\t12\ntake\tc_1\nsay\ta+b%09\nend\n";
+    String text = "hscheduler-plan\t3\nat\tlife\nat\t12\ntake\tc_1\nsay\ta+b%09\nend\n";
     Map<String, List<String>> read = PlanCall.parse(text);
     assertEquals(List.of("life", "12"), read.get("at"));
     assertEquals(List.of("c_1"), read.get("take"));
@@ -204,7 +204,7 @@ public final class HSchedulerPolicyTest {
       String cut = text.substring(0, end);
       assertThrows(cut, IOException.class, () -> PlanCall.parse(cut));
     }
-    for (String wrong : List.of(text.replace("\t2\n", "\t1\n"), text.replace("take", "kill"), text.replace("at\tlife\n", ""))) {
+    for (String wrong : List.of(text.replace("\t3\n", "\t2\n"), text.replace("take", "kill"), text.replace("at\tlife\n", ""))) {
       assertThrows(wrong, IOException.class, () -> PlanCall.parse(wrong));
     }
   }
@@ -240,7 +240,7 @@ public final class HSchedulerPolicyTest {
   }
 
   private Set<String> marked() {
-    return told.stream().filter(one -> one.get(0).equals("container") && one.get(9).equals("true"))
+    return told.stream().filter(one -> one.get(0).equals("container") && one.get(8).equals("true"))
         .map(one -> one.get(2)).collect(Collectors.toSet());
   }
 
