@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,12 +27,14 @@ from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, ServiceO
 from hscheduler.application.submit import settings_of
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources
+from hscheduler.live import scheduler as live
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.spec import Spec
 from hscheduler.yarn.nodes import Machine
 from tests.fakes.storage import SharedFolder
 from tests.fakes.yarn import FakeYarn
+from tests.hscheduler.world import FakeLive, World
 
 requests = pytest.importorskip("requests")
 DEADLINE_S = 30.0
@@ -135,6 +138,13 @@ def test_a_service_is_open_to_clients_and_counts_with_the_nodes_that_there_are_u
     monkeypatch.setattr(am, "leave", lambda reason: None)
     monkeypatch.setattr("hscheduler.live.yarn_nodes.LOOK_EVERY_S", 0.05)
     monkeypatch.setenv("EPS_HOME", str(tmp_path / am.HOME))
+    before_end: SimpleQueue[Any] = SimpleQueue()
+
+    def fake(job_id: str, launch: Any, metric: str, iteration: int, say: Any, *rest: Any) -> Any:
+        before_end.put(launch.before_end)
+        return FakeLive(World(0), job_id, say)
+
+    monkeypatch.setattr(live, "LiveJob", fake)
     master, size = Master(tmp_path), Resources(4, 16384)
     machines = [Machine(f"h{number}:1", "RUNNING", size) for number in range(4)]
     around = am.Surroundings("127.0.0.1", tmp_path, master.shared, lambda: machines, None, "attempt-000001")
@@ -154,6 +164,8 @@ def test_a_service_is_open_to_clients_and_counts_with_the_nodes_that_there_are_u
         wait_for(lambda: client.jobs()[1]["vcores"] == 20, DEADLINE_S, "the node that came")
         job = client.submit_job("one", JobSpec(data="sklearn:digits", splits=99, workers=99, servers=1))
         assert job.phase is Phase.FAILED and "more than the whole cluster holds" in job.why
+        client.submit_job("two", JobSpec(data="sklearn:digits", workers=1, servers=1))
+        assert before_end.get(timeout=DEADLINE_S).__func__ is am.Application.before_end
     assert master.yarn.place is not None
     page = master.yarn.place[-1]
     assert requests.get(f"{page}report.json", timeout=DEADLINE_S).status_code == 200
