@@ -39,7 +39,7 @@ from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.jobdir import JobDir, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
-from eps.storage.shared_log import LogStorage
+from eps.storage.shared_log import DamagedLogError, LogStorage
 from eps.system.home import make_private
 from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders
 from hscheduler.core import events as e
@@ -371,7 +371,13 @@ def _to_its_end(
     resources: YarnResourceManager,
     roles: dict[str, RoleTemplate],
 ) -> tuple[tuple[int, str, str], bool]:
-    """Run the service, and leave how it ended; return that, and whether YARN still listens to this attempt."""
+    """Run the service, and leave how it ended; return that, and whether YARN still listens to this attempt.
+
+    Raises
+    ------
+    StorageError
+        The cluster's file system is away, or takes nothing.
+    """
     directory = service_directory(around.folder)
     broker = Broker(resources, role_of=within.role_key)
     # Nothing before the scheduler says so.
@@ -384,6 +390,9 @@ def _to_its_end(
         with within.standing(place):
             end = application.run(directory)
     except EpsError as error:
+        if isinstance(error, StorageError) and not isinstance(error, DamagedLogError):
+            # The next attempt may find the store again, and the record as it is.
+            raise
         logger.exception("H cannot go on")
         end = 1, "failed", f"{'the service' if service.sweep is None else 'the sweep'} cannot go on: {error}"
     if broker.gone or application.superseded.is_set():

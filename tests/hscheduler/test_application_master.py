@@ -16,9 +16,11 @@ import pytest
 from eps.cluster.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
 from eps.cluster.yarn.attempt import PREEMPTION_WAIT, Yarn
 from eps.cluster.yarn.types import FinalStatus
+from eps.errors import ConfigError, EpsError, StorageError
 from eps.net.security.certificates import make_certificates
 from eps.spec.job_spec import JobSpec
 from eps.storage.local import LocalStorage
+from eps.storage.shared_log import DamagedLogError
 from eps.system.waits import wait_for
 from hscheduler.application import am
 from hscheduler.application.am import STATE
@@ -130,6 +132,27 @@ def test_that_a_sweep_has_failed_is_said_again_as_it_was(master: Master, sweeps:
         file.write(json.dumps({"state": "failed", "exit_code": 1, "reason": "no trial finished"}).encode())
     assert master.run() == 1
     assert sweeps == [] and master.yarn.ended == (FinalStatus.FAILED, "no trial finished", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_final"),
+    [(StorageError("away"), False), (DamagedLogError("damaged"), True), (ConfigError("other settings"), True)],
+)
+def test_a_file_system_that_is_away_ends_the_attempt_and_not_the_sweep(
+    master: Master, monkeypatch: pytest.MonkeyPatch, error: EpsError, is_final: bool
+) -> None:
+    def run(self: Any, directory: Any) -> tuple[int, str, str]:
+        raise error
+
+    monkeypatch.setattr(am.Application, "run", run)
+    if is_final:
+        assert master.run() == 1
+        assert master.yarn.ended == (FinalStatus.FAILED, f"the sweep cannot go on: {error}", "")
+    else:
+        with pytest.raises(StorageError, match="away"):
+            master.run()
+        assert master.yarn.ended is None
+    assert (ENDED_FILE in master.shared.names("")) == is_final
 
 
 def test_a_service_is_open_to_clients_and_counts_with_the_nodes_that_there_are_until_yarn_ends_it(
