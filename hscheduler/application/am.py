@@ -247,8 +247,7 @@ class Application:
             if self.superseded.is_set():
                 raise ResourceError("another attempt of this application has taken over")
             if trials is not None:
-                over = sum(each.is_over for each in service.scheduler.look_ups.submissions(SWEEP))
-                self._resources.fraction_done = min(1.0, over / trials)
+                self._resources.fraction_done = min(1.0, service.scheduler.look_ups.num_over(SWEEP) / trials)
             self._leave_reports(service)
             self._look.wait(LOOK_S)
         why = service.sweeps.states().get(SWEEP, "")
