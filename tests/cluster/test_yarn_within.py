@@ -153,15 +153,17 @@ def test_what_a_run_before_has_left_does_not_end_the_next(
     assert folder.names(RESULTS) == []
 
 
-def test_containers_are_given_back_once(shared: RemotePath) -> None:
+def test_containers_are_given_back_once_and_their_roles_go(shared: RemotePath) -> None:
     broker = FakeBroker()
     found = place(shared, broker)
     found.end("one")
     assert broker.removed == [], "nothing was started"
+    role: Any = object()
+    found._roles.update({"one/worker": role, "one/server": role, "one-again-1/worker": role})
     found._begun.add("one")
     found.end("one")
     found.end("one")
-    assert broker.removed == ["one"]
+    assert broker.removed == ["one"] and set(found._roles) == {"one-again-1/worker"}
 
 
 def test_only_the_master_of_an_application_stands_for_a_place(shared: RemotePath) -> None:

@@ -131,8 +131,11 @@ class Place:
             if job not in self._begun:
                 return
             self._begun.remove(job)
-        # What is asked for under its roles has been told to YARN, or is withdrawn now.
         self._broker.remove(job)
+        # What was asked for under its roles is withdrawn, or given back.
+        with self._lock:
+            for role in [role for role in self._roles if role.startswith(role_key(job, ""))]:
+                del self._roles[role]
 
     def leave(self, job: JobDir, logs: bool = False) -> None:
         """Leave what a job has brought in the cluster's file system, and its master's log where that is wanted.
