@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from eps.cluster.broker.service import Broker
@@ -36,13 +37,12 @@ from eps.net.security.credentials import TlsFiles
 from eps.spec.job_spec import JobSpec
 from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
-from eps.storage.jobdir import find_job
+from eps.storage.jobdir import JobDir, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
-from eps.storage.shared_log import LogStorage
+from eps.storage.shared_log import DamagedLogError, LogStorage
 from eps.system.home import make_private
 from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders
 from hscheduler.core import events as e
-from hscheduler.core.jobs import Phase
 from hscheduler.core.ledger import Hold
 from hscheduler.core.resources import Role
 from hscheduler.core.state import Scheduler
@@ -66,8 +66,8 @@ HOME = "home"
 LOOK_S = 0.2
 #: A file system that does not answer is waited for so long; then what is to be recorded waits, and questions do not.
 LOG_PATIENCE_S = 2.0
-#: What jobs have brought is on its way for so long after the last one's end, at most.
-_JOIN_S = 180.0
+#: While jobs end, the reports of their sweeps are left so often.
+REPORT_S = 5.0
 
 
 def attempt_of(container: str) -> str:
@@ -102,49 +102,26 @@ def service_directory(folder: Path) -> ServiceDir:
     return directory
 
 
-@dataclass(frozen=True)
-class _EndedJob:
-    """A job that has ended."""
-
-    name: str
-    sweep: str
-    #: Which start of it.
-    run: object
-    has_failed: bool
-
-
-class Ends:
-    """Carries out what an application's scheduler decides: who may have how many containers, and who has ended.
+class Grants:
+    """Has an application's jobs have as many containers as its scheduler grants; knows whose report has changed.
 
     Parameters
     ----------
     broker : Broker
-    place : within.Place
-    shared : Storage
-        Where what jobs have brought is left, and the report of a sweep as often as one of its jobs has ended.
     """
 
-    def __init__(self, broker: Broker, place: within.Place, shared: Storage) -> None:
-        self._broker, self._place, self._shared = broker, place, shared
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
         #: Job of the scheduler -> its name; known when the scheduler is.
         self._name_of: Callable[[str], str] | None = None
-        #: Sweep -> its report.
-        self._report: Callable[[str], Mapping[str, Any]] | None = None
-        #: Job of the scheduler -> which start of it trains.
-        self._runs: dict[str, object | None] = {}
-        #: Name of a job that has ended -> which start of it, and why what it has brought is not left (yet).
-        self._unleft: dict[str, tuple[object, str]] = {}
-        self._lock = threading.Lock()
-        self._ended: SimpleQueue[_EndedJob | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name="ends of jobs", daemon=True)
-        self._thread.start()
+        #: Sweeps of which a job has ended since their report was left; any thread may take one.
+        self.changed: set[str] = set()
 
-    def begin(
-        self, name_of: Callable[[str], str], report: Callable[[str], Mapping[str, Any]], state: Scheduler
-    ) -> None:
+    def begin(self, name_of: Callable[[str], str], state: Scheduler) -> None:
         """Grant from now on what the scheduler has granted; on its thread."""
-        self._report = report
         self._name_of = name_of
+        # Who had ended before may have done so after the last report.
+        self.changed.update(job.request.sweep for job in state.jobs.values())
         self._lease(name_of, state)
 
     def take(self, now_s: float, event: e.Event, commands: list[e.Command], state: Scheduler) -> None:
@@ -152,30 +129,8 @@ class Ends:
         if self._name_of is None or (isinstance(event, e.Iterated) and not commands):
             return
         self._lease(self._name_of, state)
-        if isinstance(event, e.MembersFound):
-            self._runs[event.job_id] = self._place.run_of(self._name_of(event.job_id))
-        elif isinstance(event, e.JobEnded):
-            name, run = self._name_of(event.job_id), self._runs.pop(event.job_id, None)
-            if run is None and any(isinstance(command, e.JobOver) for command in commands):
-                # It never trained; nor is it begun again, as one may be by now that has only stopped.
-                run = self._place.run_of(name)
-            if run is not None:
-                with self._lock:
-                    self._unleft[name] = run, "its turn did not come"
-                sweep = state.jobs[event.job_id].request.sweep
-                self._ended.put(_EndedJob(name, sweep, run, event.phase is Phase.FAILED))
-
-    def close(self) -> dict[str, str]:
-        """Return when all that has ended so far is left in the cluster's file system: of which jobs it is not, and why.
-
-        What takes too long is among them.
-        """
-        self._ended.put(None)
-        self._thread.join(_JOIN_S)
-        if self._thread.is_alive():
-            logger.warning("H what jobs have brought is not left within %g s", _JOIN_S)
-        with self._lock:
-            return {name: why for name, (_, why) in self._unleft.items()}
+        if isinstance(event, e.JobEnded):
+            self.changed.add(state.jobs[event.job_id].request.sweep)
 
     def _lease(self, name_of: Callable[[str], str], state: Scheduler) -> None:
         ledger = state.ledger
@@ -185,49 +140,6 @@ class Ends:
             if container.role is not Role.MASTER and ledger.hold(container.container_id) is not Hold.PROMISED
         )
         self._broker.lease(Counter(name_of(container.job_id) for container in held))
-
-    def _serve(self) -> None:
-        while (ended := self._ended.get()) is not None:
-            name, run = ended.name, ended.run
-            try:
-                # One that begins again meanwhile has a directory of that name, and a start of its own.
-                self._place.end(name, run)
-                if self._place.run_of(name) is None:
-                    self._place.leave(find_job(name), logs=ended.has_failed)
-                self._note(name, run, "")
-            except (EpsError, RuntimeError) as error:
-                self._note(name, run, str(error))
-                logger.warning("H what %s has brought is not left: %s", name, error)
-            try:
-                self.leave_report(ended.sweep)
-            except (EpsError, RuntimeError) as error:
-                logger.warning("H the report of sweep %s so far is not left: %s", ended.sweep, error)
-
-    def _note(self, name: str, run: object, why: str) -> None:
-        """Note whether what a start of a job has brought is left; another one since then is not meant."""
-        with self._lock:
-            if name not in self._unleft or self._unleft[name][0] is not run:
-                return
-            if why:
-                self._unleft[name] = run, why
-            else:
-                del self._unleft[name]
-
-    def leave_report(self, sweep: str) -> Mapping[str, Any]:
-        """Leave the report of a sweep as it is now; return it.
-
-        Raises
-        ------
-        StorageError
-            It cannot be written.
-        RuntimeError
-            The scheduler has ended.
-        """
-        assert self._report is not None
-        report = self._report(sweep)
-        with self._shared.write(report_file(sweep)) as file:
-            file.write(json.dumps(report).encode("utf-8"))
-        return report
 
 
 @dataclass(frozen=True)
@@ -271,7 +183,8 @@ class Application:
     ) -> None:
         self._orders = orders
         self._resources, self._broker, self._place, self._around = resources, broker, place, around
-        self._ends = Ends(broker, place, around.shared)
+        self._grants = Grants(broker)
+        self._report_s = -math.inf
         #: Set when the next attempt has begun: this one is to end, and to leave everything to that.
         self.superseded = threading.Event()
         self._look = threading.Event()
@@ -291,9 +204,11 @@ class Application:
             logger.warning("H takes over: jobs that were not over begin again, of %d that had begun", len(names))
         settings = replace(self._orders.settings, host=around.host)
         with ExitStack() as stack:
-            service = stack.enter_context(Service(directory, settings, self._ends.take, around.machines, record))
+            service = stack.enter_context(
+                Service(directory, settings, self._grants.take, around.machines, record, self.before_end)
+            )
             scheduler = service.scheduler
-            scheduler.ask(lambda: self._ends.begin(scheduler.name_of, service.sweeps.report, scheduler.state))
+            scheduler.ask(lambda: self._grants.begin(scheduler.name_of, scheduler.state))
             page = page_of(service, around.host, around.viewer)
             stack.callback(page.close)
             # YARN's proxy shows it as the tracking URL.
@@ -304,9 +219,20 @@ class Application:
                 place = {"host": service.address.host, "port": service.address.port}
                 file.write(json.dumps(place).encode("ascii"))
             self._wait(service)
-            unleft = self._ends.close()
-            report = self._ends.leave_report(SWEEP)
-        return outcome_of(report, unleft)
+            report = service.sweeps.report(SWEEP)
+            leave_report(around.shared, SWEEP, report)
+        return outcome_of(report)
+
+    def before_end(self, name: str, has_failed: bool) -> None:
+        """Give back the containers of a job that ends, and leave what it has brought; on a thread of the job.
+
+        Raises
+        ------
+        StorageError
+            It cannot be left.
+        """
+        self._place.end(name)
+        self._place.leave(JobDir(jobs_dir() / name), logs=has_failed)
 
     def _wait(self, service: Service) -> None:
         """Wait for the end of the sweep; without one for ever."""
@@ -321,12 +247,33 @@ class Application:
             if self.superseded.is_set():
                 raise ResourceError("another attempt of this application has taken over")
             if trials is not None:
-                over = sum(each.is_over for each in service.scheduler.look_ups.submissions(SWEEP))
-                self._resources.fraction_done = min(1.0, over / trials)
+                self._resources.fraction_done = min(1.0, service.scheduler.look_ups.num_over(SWEEP) / trials)
+            self._leave_reports(service)
             self._look.wait(LOOK_S)
         why = service.sweeps.states().get(SWEEP, "")
         if why != "ended":
             raise ResourceError(f"the sweep cannot go on: {why}")
+
+    def _leave_reports(self, service: Service) -> None:
+        """Leave the reports that have changed, as far as that is due; where one cannot be left it is tried again."""
+        changed = self._grants.changed
+        if not changed or time.monotonic() < self._report_s + REPORT_S:
+            return
+        for sweep in list(changed):
+            # In this order: what happens meanwhile may not be in the report.
+            changed.discard(sweep)
+            try:
+                leave_report(self._around.at_work or self._around.shared, sweep, service.sweeps.report(sweep))
+            except (EpsError, RuntimeError) as error:
+                changed.add(sweep)
+                logger.warning("H the report of sweep %s so far is not left: %s", sweep, error)
+        self._report_s = time.monotonic()
+
+
+def leave_report(shared: Storage, sweep: str, report: Mapping[str, Any]) -> None:
+    """Leave the report of a sweep in an application's folder.  Raises StorageError where it cannot be written."""
+    with shared.write(report_file(sweep)) as file:
+        file.write(json.dumps(report).encode("utf-8"))
 
 
 def page_of(service: Service, host: str, viewer: str | None) -> ProxiedServer:
@@ -338,21 +285,10 @@ def page_of(service: Service, host: str, viewer: str | None) -> ProxiedServer:
     return ProxiedServer(host, pages, viewer)
 
 
-def outcome_of(report: Mapping[str, Any], unleft: Mapping[str, str]) -> tuple[int, str, str]:
-    """Return (exit code, state, reason) of an application whose sweep has ended.
-
-    Parameters
-    ----------
-    report : mapping
-    unleft : mapping
-        As of :meth:`Ends.close`: without the best trial's model it has failed.
-    """
+def outcome_of(report: Mapping[str, Any]) -> tuple[int, str, str]:
+    """Return (exit code, state, reason) of an application whose sweep has ended with this report."""
     if report["best"] is None:
         return 1, "failed", "no trial finished"
-    best = report["best"]["job_id"]
-    for trial in report["trials"]:
-        if trial["job_id"] == best and trial["name"] in unleft:
-            return 1, "failed", f"what the best trial, {best}, has brought is not left: {unleft[trial['name']]}"
     return 0, "finished", f"{report['completed']} of {len(report['trials'])} trials finished"
 
 
@@ -434,7 +370,13 @@ def _to_its_end(
     resources: YarnResourceManager,
     roles: dict[str, RoleTemplate],
 ) -> tuple[tuple[int, str, str], bool]:
-    """Run the service, and leave how it ended; return that, and whether YARN still listens to this attempt."""
+    """Run the service, and leave how it ended; return that, and whether YARN still listens to this attempt.
+
+    Raises
+    ------
+    StorageError
+        The cluster's file system is away, or takes nothing.
+    """
     directory = service_directory(around.folder)
     broker = Broker(resources, role_of=within.role_key)
     # Nothing before the scheduler says so.
@@ -447,6 +389,9 @@ def _to_its_end(
         with within.standing(place):
             end = application.run(directory)
     except EpsError as error:
+        if isinstance(error, StorageError) and not isinstance(error, DamagedLogError):
+            # The next attempt may find the store again, and the record as it is.
+            raise
         logger.exception("H cannot go on")
         end = 1, "failed", f"{'the service' if service.sweep is None else 'the sweep'} cannot go on: {error}"
     if broker.gone or application.superseded.is_set():

@@ -37,6 +37,7 @@ from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import read_json
 from hscheduler.core import events as e
+from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Role
 from hscheduler.live import job_state
 from hscheduler.live.job_state import Action, JobState, Reading, Seat
@@ -51,6 +52,12 @@ END_ELSEWHERE_TIMEOUT_S = 60.0
 _LOOK_S = 0.1
 #: Where its master does not wait with the answer, so long after the last look.
 _PAUSE_S = 0.02
+#: Called with a job's name and whether it has failed.
+BeforeEnd = Callable[[str, bool], None]
+
+
+def nothing(name: str, has_failed: bool) -> None:
+    """Leave what a job has brought where it is."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,9 @@ class Launch:
     manager: str = "H-scheduler"
     #: For the next job of this process; without one every job waits for the imports of its processes.
     spare: SpareSupervisor | None = None
+    #: Called before its end is said: leaves what it has brought where that outlives this process.  A job that
+    #: finished has failed where this raises.
+    before_end: BeforeEnd = nothing
 
     def start(self, places: Mapping[Role, Sequence[str]], *, again: bool) -> Job:
         """Start the job from its seed; ``again`` where there may be what is left of a start that was cut short."""
@@ -237,10 +247,21 @@ class LiveJob:
 
     def _tell(self, events: Sequence[e.Event]) -> None:
         for event in events:
-            self._say(event)
+            self._say(self._left(event) if isinstance(event, e.JobEnded) else event)
             if isinstance(event, e.JobStarted) and self._launch.spare is not None:
                 # For the next job, now that this one does without the processors that it takes.
                 self._launch.spare.refill()
+
+    def _left(self, ended: e.JobEnded) -> e.JobEnded:
+        """Leave what the job has brought; return the end that is to be said."""
+        try:
+            self._launch.before_end(self.name, ended.phase is Phase.FAILED)
+        except Exception as error:
+            why = f"what it has brought is not left: {_told(error)}"
+            logger.warning("%s: %s", self.name, why)
+            if ended.phase is Phase.FINISHED:
+                return e.JobEnded(ended.job_id, Phase.FAILED, why, pause_s=ended.pause_s)
+        return ended
 
     def _take(self, news: _News) -> None:
         state, now_s = self._state, time.monotonic()

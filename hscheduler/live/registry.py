@@ -232,5 +232,10 @@ class LookUps:
         """Return how many jobs of a sweep, or of all, have left, and how they ended; and how trials did."""
         return (Counter(), Counter()) if self._rows is None else self._rows.counts(sweep)
 
+    def num_over(self, sweep: str) -> int:
+        """Return how many jobs of a sweep are over, without a look at each; one that just leaves may be missing."""
+        left = 0 if self._rows is None else self._rows.num_jobs(sweep)
+        return left + sum(each.is_over for each in self.here(sweep))
+
     def _past(self, sweep: str) -> list[EndedJob]:
         return [] if self._rows is None else self._rows.ended_jobs(sweep)

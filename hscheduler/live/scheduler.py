@@ -32,7 +32,7 @@ from hscheduler.core.outstanding import Numbered
 from hscheduler.core.resources import Resources
 from hscheduler.core.state import Scheduler
 from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, asked
-from hscheduler.live.job import END_TIMEOUT_S, Launch, LiveJob
+from hscheduler.live.job import END_TIMEOUT_S, BeforeEnd, Launch, LiveJob, nothing
 from hscheduler.live.job_state import Seat
 from hscheduler.live.on_yarn import check_place
 from hscheduler.live.recorder import Recorder, boot, check_writable
@@ -109,10 +109,20 @@ class Fleet:
         The jobs outlive this process, and their reports are read where somebody asks for them.
     say : callable
         Takes events, from any thread.
+    before_end : callable
+        As of :class:`~hscheduler.live.job.Launch`.
     """
 
-    def __init__(self, settings: LiveSettings, tag: str, is_recorded: bool, say: Callable[[e.Event], None]) -> None:
+    def __init__(
+        self,
+        settings: LiveSettings,
+        tag: str,
+        is_recorded: bool,
+        say: Callable[[e.Event], None],
+        before_end: BeforeEnd,
+    ) -> None:
         self._settings, self._tag, self._is_recorded, self._say = settings, tag, is_recorded, say
+        self._before_end = before_end
         self._jobs: dict[str, LiveJob] = {}
         #: Held while a job comes or goes, so that none is made for who has closed it all.
         self._starting = threading.Lock()
@@ -193,9 +203,10 @@ class Fleet:
         if needs_of(POLICIES[settings.policy]).checkpoints and not spec.checkpoint_every:
             spec = dataclasses.replace(spec, checkpoint_every=CHECKPOINT_EVERY)
         sweep = registry.sweeps.get(submission.sweep, e.SweepOpened(submission.sweep))
+        manager = f"H-scheduler {self._tag}"
         return LiveJob(
             submission.job_id,
-            Launch(submission.name, spec, self._is_recorded, f"H-scheduler {self._tag}", self._spare),
+            Launch(submission.name, spec, self._is_recorded, manager, self._spare, self._before_end),
             sweep.metric or settings.metric,
             sweep.feedback_iteration or settings.feedback_iteration,
             self._say,
@@ -310,6 +321,8 @@ class LiveScheduler:
     observer : Observer, optional
     takes_up : bool
         Go on with the jobs of the record; else it is only looked at, and nothing is to be submitted.
+    before_end : callable, optional
+        Called on a thread of each job before its end is said, as of :class:`~hscheduler.live.job.Launch`.
 
     Raises
     ------
@@ -327,6 +340,7 @@ class LiveScheduler:
         record: SchedulerRecord | None = None,
         observer: Observer | None = None,
         takes_up: bool = True,
+        before_end: BeforeEnd = nothing,
     ) -> None:
         self.settings = settings
         #: Has what changed of the cluster told before it returns; None where the nodes are simulated.
@@ -358,7 +372,7 @@ class LiveScheduler:
         #: What is known of jobs.
         self.look_ups = LookUps(self.registry, None if record is None else record.rows)
         self._recorder = recorder
-        self._fleet = Fleet(settings, self._tag, record is not None, self._hear)
+        self._fleet = Fleet(settings, self._tag, record is not None, self._hear, before_end)
         self._loop = Loop(self.registry, self._fleet, self._events, self.now_s, recorder, observer, on_event)
         if takes_up:
             self._loop.compact()

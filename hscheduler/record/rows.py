@@ -190,6 +190,10 @@ class Rows:
         query = "SELECT decision FROM decisions WHERE sweep = ? ORDER BY at_s, rowid"
         return [self._decoded(text) for (text,) in self._database.found(query, sweep)]
 
+    def num_jobs(self, sweep: str) -> int:
+        """Return how many jobs of a sweep there are."""
+        return int(self._database.found("SELECT COUNT(*) FROM jobs WHERE sweep = ?", sweep)[0][0])
+
     def counts(self, sweep: str = "") -> tuple[Counter[Phase], Counter[tuple[str, Phase]]]:
         """Return how many jobs ended how, and how many trials of each sweep, by their last jobs."""
         of_one, values = ("WHERE sweep = ?", (sweep,)) if sweep else ("", ())

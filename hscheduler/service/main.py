@@ -17,7 +17,7 @@ from eps.errors import ConfigError, StorageError
 from eps.job.client import Job
 from eps.net.calls.call import serve, stop
 from eps.storage.jobdir import list_jobs
-from hscheduler.live.job import END_TIMEOUT_S
+from hscheduler.live.job import END_TIMEOUT_S, BeforeEnd, nothing
 from hscheduler.live.on_yarn import on_yarn
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import trial_of
@@ -221,6 +221,8 @@ class Service:
         Returns the machines of a cluster whose nodes come and go, as of :class:`YarnNodes`; default: they do not.
     record : SchedulerRecord, optional
         By default the file of the directory; closed with this.
+    before_end : callable, optional
+        As of :class:`~hscheduler.live.scheduler.LiveScheduler`.
 
     Raises
     ------
@@ -237,6 +239,7 @@ class Service:
         observe: Take | None = None,
         machines: Callable[[], Sequence[Machine]] | None = None,
         record: SchedulerRecord | None = None,
+        before_end: BeforeEnd = nothing,
     ) -> None:
         self._lock = directory.lock()
         self._leaves = False
@@ -257,7 +260,9 @@ class Service:
             live = settings.live(header)
             self.observer = Observer(live.policy, observe)
             try:
-                self.scheduler = LiveScheduler(nodes, live, record=record, observer=self.observer)
+                self.scheduler = LiveScheduler(
+                    nodes, live, record=record, observer=self.observer, before_end=before_end
+                )
             except StorageError as error:
                 raise error if header is None or not is_own else _way_out(directory, header.tag, error) from error
             undo.callback(self.scheduler.close, leave=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from eps.net.security.credentials import Security
 from eps.spec.file import RunRequest
 from eps.spec.runtime import Runtime
 from eps.storage.jobdir import MASTER_FILE, JobDir, create_job_dir
+from eps.storage.local import LocalStorage
 from eps.storage.locations import RemotePath
 from tests.fakes.webhdfs import FakeHdfs
 
@@ -112,17 +114,56 @@ def test_a_job_that_was_over_is_known_by_its_report(
     assert JobDir(tmp_path / "second" / "jobs" / "one").ended().state == "finished"
 
 
-def test_the_end_of_one_start_of_a_job_is_not_that_of_the_next(shared: RemotePath) -> None:
+class Ordered(LocalStorage):
+    """Knows in which order what was written."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.written: list[str] = []
+
+    def write(self, path: str) -> Any:
+        self.written.append(path.rpartition("/")[2])
+        return super().write(path)
+
+
+def test_the_report_by_which_a_job_is_known_to_have_ended_is_left_last(shared: RemotePath, tmp_path: Path) -> None:
+    job, lock = create_job_dir("one", tmp_path)
+    lock.close()
+    for path in (job.report, job.model, job.log("master")):
+        path.write_text("content")
+    store, found = Ordered(tmp_path / "shared"), place(shared)
+    folder: Any = SimpleNamespace(storage=lambda: store)
+    found._folder = lambda name: folder
+    found.leave(job, logs=True)
+    assert store.written == ["master.log", "model.npz", "report.json"]
+
+
+def test_what_a_run_before_has_left_does_not_end_the_next(
+    shared: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path))
+    folder = (shared / JOBS / "one").storage()
+    with folder.write(f"{RESULTS}/report.json") as file:
+        file.write(b'{"state": "killed"}')
+    where = str(shared / within.CHECKPOINTS)
+    values = {"name": "one", "data": "sklearn:digits", "model": "softmax", "checkpoint_dir": where}
+    prepared = prepare_job(RunRequest.from_values(values))
+    place(shared)._begin(prepared)
+    prepared.lock.close()
+    assert folder.names(RESULTS) == []
+
+
+def test_containers_are_given_back_once_and_their_roles_go(shared: RemotePath) -> None:
     broker = FakeBroker()
     found = place(shared, broker)
     found.end("one")
     assert broker.removed == [], "nothing was started"
-    first, second = object(), object()
-    found._runs["one"] = second
-    found.end("one", first)
-    assert broker.removed == [] and found.run_of("one") is second
-    found.end("one", second)
-    assert broker.removed == ["one"] and found.run_of("one") is None
+    role: Any = object()
+    found._roles.update({"one/worker": role, "one/server": role, "one-again-1/worker": role})
+    found._begun.add("one")
+    found.end("one")
+    found.end("one")
+    assert broker.removed == ["one"] and set(found._roles) == {"one-again-1/worker"}
 
 
 def test_only_the_master_of_an_application_stands_for_a_place(shared: RemotePath) -> None:

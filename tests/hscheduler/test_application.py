@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +17,11 @@ from eps.cluster.yarn.types import ApplicationReport, Resource
 from eps.errors import ConfigError, JobNotFoundError, PeerUnavailableError, StorageError
 from eps.job.yarn.sweeps import REPORTS, report_file
 from eps.job.yarn.within import JOBS
-from eps.storage.jobdir import JobDir, jobs_dir
+from eps.storage.jobdir import JobDir
 from eps.storage.local import LocalStorage
 from eps.storage.locations import RemotePath
-from eps.system.waits import wait_for
-from hscheduler.application.am import Ends, attempt_of, outcome_of, page_of
+from hscheduler.application.am import REPORT_S, Grants, Surroundings, attempt_of, outcome_of, page_of
+from hscheduler.application.am import Application as AppMaster
 from hscheduler.application.follow import Following, fetch_job
 from hscheduler.application.orders import CHECKPOINT_EVERY, SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders, staged
 from hscheduler.application.submit import (
@@ -154,13 +153,10 @@ def test_the_service_is_that_of_the_sweep_alone() -> None:
     assert live.job_settings["on"] == "yarn" and found.cluster(None).capacities() == spec.cluster.capacities()
 
 
-def test_an_application_without_a_trial_that_finished_or_without_the_bests_model_has_failed() -> None:
-    assert outcome_of({"best": None, "trials": []}, {}) == (1, "failed", "no trial finished")
-    trials = [{"job_id": "one", "name": "job-1"}, {"job_id": "two", "name": "job-2"}]
-    report = {"best": {"job_id": "two"}, "trials": trials, "completed": 1}
-    assert outcome_of(report, {"job-1": "why"}) == (0, "finished", "1 of 2 trials finished")
-    lost = "what the best trial, two, has brought is not left: no room"
-    assert outcome_of(report, {"job-2": "no room"}) == (1, "failed", lost)
+def test_an_application_without_a_trial_that_finished_has_failed() -> None:
+    assert outcome_of({"best": None, "trials": []}) == (1, "failed", "no trial finished")
+    report = {"best": {"job_id": "two"}, "trials": [{"job_id": "one"}, {"job_id": "two"}], "completed": 1}
+    assert outcome_of(report) == (0, "finished", "1 of 2 trials finished")
 
 
 # ---- who may have containers
@@ -176,89 +172,89 @@ class FakeBroker:
 
 class FakePlace:
     def __init__(self) -> None:
-        self.runs: dict[str, object] = {}
-        self.ended: list[tuple[str, object]] = []
-        self.told = threading.Event()
+        self.told: list[tuple[str, Any]] = []
 
-    def run_of(self, job: str) -> object | None:
-        return self.runs.get(job)
+    def end(self, job: str) -> None:
+        self.told.append(("end", job))
 
-    def end(self, job: str, run: object) -> None:
-        self.ended.append((job, run))
-        self.told.set()
+    def leave(self, job: JobDir, logs: bool) -> None:
+        self.told.append((job.name, logs))
 
 
-def test_a_job_may_have_what_the_scheduler_has_granted_it_and_its_end_is_of_one_start(tmp_path: Path) -> None:
+def test_a_job_may_have_what_the_scheduler_has_granted_it() -> None:
     broker: Any = FakeBroker()
-    place: Any = FakePlace()
-    ends = Ends(broker, place, LocalStorage(tmp_path))
+    grants = Grants(broker)
     size = Resources(1, 512)
     state = Scheduler({"n": Resources(12, 8192)}, POLICIES["static"])
     request = JobRequest("a", "s", 3, 1, size, size, size, 6, 4, iterations=10)
 
     def step(event: e.Event) -> list[e.Command]:
         commands = state.step(event)
-        ends.take(0.0, event, commands, state)
+        grants.take(0.0, event, commands, state)
         return commands
 
     step(e.SweepOpened("s"))
     assert broker.leases == [], "before it has begun"
-    ends.begin(lambda job_id: f"job-{job_id}", lambda sweep: {"trials": [sweep]}, state)
+    grants.begin(lambda job_id: f"job-{job_id}", state)
     (start,) = [each for each in step(e.JobSubmitted(request)) if isinstance(each, e.StartJob)]
     assert broker.leases[-1] == {"job-a": 4}, "three workers and a server; its master is in no container of its own"
-    place.runs["job-a"] = first = object()
     members = tuple((c.container_id, f"{c.role}-{n}") for n, c in enumerate(start.containers))
     step(e.MembersFound("a", members))
-    # By the time that its end is taken it may have been started again.
-    place.runs["job-a"] = object()
+    assert grants.changed == set()
     step(e.JobEnded("a", Phase.KILLED, "why"))
-    assert broker.leases[-1] == {}
-    assert place.told.wait(DEADLINE_S)
-    assert ends.close() == {}, "the other start of it has not ended"
-    assert place.ended == [("job-a", first)]
-    assert json.loads((tmp_path / report_file("s")).read_text()) == {"trials": ["s"]}
+    assert broker.leases[-1] == {} and grants.changed == {"s"}
 
 
-class FullPlace(FakePlace):
-    """Its file system takes nothing; or takes something for ever."""
-
-    def __init__(self, hangs: threading.Event | None) -> None:
-        super().__init__()
-        self.hangs = hangs
-
-    def end(self, job: str, run: object) -> None:
-        self.runs.pop(job)
-
-    def leave(self, job: JobDir, logs: bool) -> None:
-        if self.hangs is None:
-            raise StorageError("no room")
-        self.hangs.wait(DEADLINE_S)
-
-
-@pytest.mark.parametrize(
-    ("join_s", "unleft"), [(DEADLINE_S, {"job-a": "no room"}), (0.0, {"job-a": "its turn did not come"})]
-)
-def test_of_which_job_what_it_has_brought_is_not_left_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, join_s: float, unleft: dict[str, str]
+@pytest.mark.parametrize("has_failed", [True, False])
+def test_before_its_end_is_said_a_job_gives_its_containers_back_and_leaves_what_it_has_brought(
+    tmp_path: Path, has_failed: bool
 ) -> None:
-    monkeypatch.setattr("hscheduler.application.am._JOIN_S", join_s)
-    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
-    (jobs_dir() / "job-a").mkdir(parents=True)
-    hangs = None if join_s else threading.Event()
     broker: Any = FakeBroker()
-    place: Any = FullPlace(hangs)
-    ends = Ends(broker, place, LocalStorage(tmp_path / "shared"))
-    state = Scheduler({"n": Resources(12, 8192)}, POLICIES["static"])
-    ends.begin(lambda job_id: f"job-{job_id}", lambda sweep: {}, state)
-    size = Resources(1, 512)
-    state.step(e.JobSubmitted(JobRequest("a", "s", 3, 1, size, size, size, 6, 4, iterations=10)))
-    place.runs["job-a"] = object()
-    ended = e.JobEnded("a", Phase.FINISHED, "")
-    ends.take(0.0, ended, [e.JobOver("a", Phase.FINISHED, "")], state)
-    assert ends.close() == unleft
-    if hangs is not None:
-        hangs.set()
-        wait_for(lambda: ends.close() == {}, DEADLINE_S, "what was late")
+    place: Any = FakePlace()
+    nothing: Any = None
+    application_of(broker, place, LocalStorage(tmp_path), nothing).before_end("job-a", has_failed)
+    assert place.told == [("end", "job-a"), ("job-a", has_failed)], "with its logs where it has failed"
+
+
+def application_of(broker: Any, place: Any, shared: Any, resources: Any) -> AppMaster:
+    around = Surroundings("127.0.0.1", Path("folder"), shared, list, None, "attempt-000001")
+    orders: Any = None
+    return AppMaster(orders, resources, broker, place, around)
+
+
+def test_reports_that_change_are_left_after_a_while_and_again_where_they_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr("hscheduler.application.am.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    broker: Any = FakeBroker()
+    place: Any = FakePlace()
+    asked: list[str] = []
+    service: Any = SimpleNamespace(
+        sweeps=SimpleNamespace(report=lambda sweep: asked.append(sweep) or {"n": len(asked)})
+    )
+    shared = LocalStorage(tmp_path / "shared")
+    found = application_of(broker, place, shared, None)
+    found._leave_reports(service)
+    assert asked == []
+    found._grants.changed.add("s")
+    found._leave_reports(service)
+    assert json.loads((tmp_path / "shared" / report_file("s")).read_text()) == {"n": 1}
+    found._grants.changed.add("s")
+    found._leave_reports(service)
+    assert asked == ["s"], "not after each end"
+    now_s[0] += REPORT_S
+    with monkeypatch.context() as patched:
+        patched.setattr(shared, "write", no_room)
+        found._leave_reports(service)
+    assert found._grants.changed == {"s"}
+    now_s[0] += REPORT_S
+    found._leave_reports(service)
+    assert json.loads((tmp_path / "shared" / report_file("s")).read_text()) == {"n": 3}
+
+
+def no_room(path: str) -> None:
+    raise StorageError("no room")
 
 
 # ---- who follows it

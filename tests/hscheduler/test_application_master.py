@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +16,11 @@ import pytest
 from eps.cluster.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
 from eps.cluster.yarn.attempt import PREEMPTION_WAIT, Yarn
 from eps.cluster.yarn.types import FinalStatus
+from eps.errors import ConfigError, EpsError, StorageError
 from eps.net.security.certificates import make_certificates
 from eps.spec.job_spec import JobSpec
 from eps.storage.local import LocalStorage
+from eps.storage.shared_log import DamagedLogError
 from eps.system.waits import wait_for
 from hscheduler.application import am
 from hscheduler.application.am import STATE
@@ -26,12 +29,14 @@ from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, ServiceO
 from hscheduler.application.submit import settings_of
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources
+from hscheduler.live import scheduler as live
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.spec import Spec
 from hscheduler.yarn.nodes import Machine
 from tests.fakes.storage import SharedFolder
 from tests.fakes.yarn import FakeYarn
+from tests.hscheduler.world import FakeLive, World
 
 requests = pytest.importorskip("requests")
 DEADLINE_S = 30.0
@@ -129,12 +134,40 @@ def test_that_a_sweep_has_failed_is_said_again_as_it_was(master: Master, sweeps:
     assert sweeps == [] and master.yarn.ended == (FinalStatus.FAILED, "no trial finished")
 
 
+@pytest.mark.parametrize(
+    ("error", "is_final"),
+    [(StorageError("away"), False), (DamagedLogError("damaged"), True), (ConfigError("other settings"), True)],
+)
+def test_a_file_system_that_is_away_ends_the_attempt_and_not_the_sweep(
+    master: Master, monkeypatch: pytest.MonkeyPatch, error: EpsError, is_final: bool
+) -> None:
+    def run(self: Any, directory: Any) -> tuple[int, str, str]:
+        raise error
+
+    monkeypatch.setattr(am.Application, "run", run)
+    if is_final:
+        assert master.run() == 1
+        assert master.yarn.ended == (FinalStatus.FAILED, f"the sweep cannot go on: {error}", "")
+    else:
+        with pytest.raises(StorageError, match="away"):
+            master.run()
+        assert master.yarn.ended is None
+    assert (ENDED_FILE in master.shared.names("")) == is_final
+
+
 def test_a_service_is_open_to_clients_and_counts_with_the_nodes_that_there_are_until_yarn_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(am, "leave", lambda reason: None)
     monkeypatch.setattr("hscheduler.live.yarn_nodes.LOOK_EVERY_S", 0.05)
     monkeypatch.setenv("EPS_HOME", str(tmp_path / am.HOME))
+    before_end: SimpleQueue[Any] = SimpleQueue()
+
+    def fake(job_id: str, launch: Any, metric: str, iteration: int, say: Any, *rest: Any) -> Any:
+        before_end.put(launch.before_end)
+        return FakeLive(World(0), job_id, say)
+
+    monkeypatch.setattr(live, "LiveJob", fake)
     master, size = Master(tmp_path), Resources(4, 16384)
     machines = [Machine(f"h{number}:1", "RUNNING", size) for number in range(4)]
     around = am.Surroundings("127.0.0.1", tmp_path, master.shared, lambda: machines, None, "attempt-000001")
@@ -154,6 +187,8 @@ def test_a_service_is_open_to_clients_and_counts_with_the_nodes_that_there_are_u
         wait_for(lambda: client.jobs()[1]["vcores"] == 20, DEADLINE_S, "the node that came")
         job = client.submit_job("one", JobSpec(data="sklearn:digits", splits=99, workers=99, servers=1))
         assert job.phase is Phase.FAILED and "more than the whole cluster holds" in job.why
+        client.submit_job("two", JobSpec(data="sklearn:digits", workers=1, servers=1))
+        assert before_end.get(timeout=DEADLINE_S).__func__ is am.Application.before_end
     assert master.yarn.place is not None
     page = master.yarn.place[-1]
     assert requests.get(f"{page}report.json", timeout=DEADLINE_S).status_code == 200

@@ -6,9 +6,10 @@ import threading
 
 import pytest
 
-from eps.errors import PlanError, UnknownMemberError
+from eps.errors import PlanError, StorageError, UnknownMemberError
 from eps.job.master_link import Progress
 from eps.spec.file import RunRequest
+from eps.spec.job_spec import JobSpec
 from eps.storage.record import NO_WORD
 from eps.system.waits import wait_for
 from hscheduler.core import events as e
@@ -293,3 +294,35 @@ def test_a_job_that_was_told_to_end_was_killed_however_it_ended(watched: Watched
     watched.fake.report = {**watched.fake.report, "reason": NO_WORD}
     ended = watched.next(e.JobEnded)
     assert ended.phase is Phase.KILLED and ended.why == "the worst"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_left", "phase"),
+    [
+        ("finished", True, Phase.FINISHED),
+        ("finished", False, Phase.FAILED),
+        ("failed", False, Phase.FAILED),
+        ("killed", False, Phase.KILLED),
+    ],
+)
+def test_what_a_job_has_brought_is_left_before_its_end_is_said(
+    watched: Watched, outcome: str, is_left: bool, phase: Phase
+) -> None:
+    told: list[tuple[str, bool, bool]] = []
+
+    def before_end(name: str, has_failed: bool) -> None:
+        told.append((name, has_failed, watched.silent()))
+        if not is_left:
+            raise StorageError("no room")
+
+    launch = live.Launch("sweep-a", JobSpec(workers=2, servers=1), before_end=before_end)
+    job, watched.job = watched.job, live.LiveJob("a", launch, "loss", 10, watched.said.put)
+    job.close()
+    watched.start()
+    watched.fake.report = {**watched.fake.report, "state": outcome, "reason": "its own"}
+    watched.fake.finish()
+    ended = watched.next(e.JobEnded)
+    assert told == [("sweep-a", outcome == "failed", True)]
+    assert ended.phase is phase
+    is_lost = outcome == "finished" and not is_left
+    assert ended.why == ("what it has brought is not left: no room" if is_lost else "its own")

@@ -29,6 +29,7 @@ from hscheduler.live.submission import Submission
 from hscheduler.policies import POLICIES
 from hscheduler.record.api import TIME_DIGITS, Header, entry_of, entry_text
 from hscheduler.record.log import LogRecord
+from hscheduler.record.rows import Rows
 from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
@@ -351,6 +352,19 @@ def test_a_record_is_compacted_while_others_speak_of_sweeps(tmp_path: Path, kind
     assert at_once(2, lambda number: both[number](scheduler)) == [None, None]
     scheduler.settle(TIMEOUT_S)
     assert set(getattr(scheduler.registry, kind)) == {"early", "late"}
+    scheduler.close(leave=True)
+
+
+@pytest.mark.usefixtures("world", "few_are_kept", "grows")
+def test_how_many_jobs_are_over_is_known_without_a_look_at_those_that_have_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = scheduler_of(tmp_path)
+    for number in range(12):
+        ended(scheduler, number)
+    assert len(scheduler.look_ups.here("sweep")) < 12
+    monkeypatch.delattr(Rows, "_jobs")
+    assert scheduler.look_ups.num_over("sweep") == 12 and scheduler.look_ups.num_over("other") == 0
     scheduler.close(leave=True)
 
 

@@ -539,9 +539,11 @@ class YarnResourceManager(Waitable):
         with self._lock:
             if self._closed or not self._allocation.is_starting(container_id):
                 return
+            # Its role may be gone as soon as it is given back.
+            launch = build_launch(self._template, order.request, order.grant)
         failure: EpsError | None = None
         try:
-            self._nm.start(order.grant.container, build_launch(self._template, order.request, order.grant))
+            self._nm.start(order.grant.container, launch)
         except EpsError as error:
             failure = error
         logger.info("M %s is %s on %s", container_id, order.grant.container, order.grant.node)

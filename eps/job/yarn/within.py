@@ -76,8 +76,8 @@ class Place:
         self._masters = MasterHosts()
         #: One start at a time: the first brings the data that all have, and hundreds at once would overrun HDFS.
         self._starting = threading.Lock()
-        #: Job -> the latest start of it here.
-        self._runs: dict[str, object] = {}
+        #: Jobs that have begun here, and not ended.
+        self._begun: set[str] = set()
 
     def start(self, request: RunRequest, before_data: Callable[[], None] | None = None) -> tuple[JobDir, HostedMaster]:
         """Start a job; it ends with this process.  Raises as :meth:`eps.job.client.Job.start`."""
@@ -113,29 +113,29 @@ class Place:
         spec, job = prepared.runtime.spec, prepared.directory
         self.end(job.name)
         shared = self._folder(job.name)
-        # Masters of this run are counted anew; who was told where one of the run before listens has ended.
-        shared.storage().remove(MASTER_FILE)
+        # Masters of this run are counted anew; who was told where one of the run before listens has ended.  By what
+        # that run has left, the next attempt would take this one for ended.
+        for left in (MASTER_FILE, RESULTS):
+            shared.storage().remove(left)
         orders = with_job(prepared, self._orders, shared, self._home)
         with self._lock:
-            self._runs[job.name] = object()
+            self._begun.add(job.name)
             for role, template in role_templates(orders, spec, ENTRY_POINTS).items():
                 self._roles[role_key(job.name, role)] = template
         address = self._broker.add(job.name, Security.of_job(job.path), spec.max_containers)
         job.note(yarn={"broker": {"broker": str(address), "host": self._host}})
 
-    def run_of(self, job: str) -> object | None:
-        """Return what stands for a job's latest start here; None where there is none."""
+    def end(self, job: str) -> None:
+        """Give back all containers of a job that has ended; harmless where it has not begun here."""
         with self._lock:
-            return self._runs.get(job)
-
-    def end(self, job: str, run: object | None = None) -> None:
-        """Give back all containers of a job that has ended; of another start of it than ``run``, nothing."""
-        with self._lock:
-            if job not in self._runs or (run is not None and self._runs[job] is not run):
+            if job not in self._begun:
                 return
-            del self._runs[job]
-        # What is asked for under its roles has been told to YARN, or is withdrawn now.
+            self._begun.remove(job)
         self._broker.remove(job)
+        # What was asked for under its roles is withdrawn, or given back.
+        with self._lock:
+            for role in [role for role in self._roles if role.startswith(role_key(job, ""))]:
+                del self._roles[role]
 
     def leave(self, job: JobDir, logs: bool = False) -> None:
         """Leave what a job has brought in the cluster's file system, and its master's log where that is wanted.
@@ -146,7 +146,8 @@ class Place:
             It cannot be written.
         """
         storage = self._folder(job.name).storage()
-        wanted = [job.report, job.model, *([job.log("master"), job.log("supervisor")] if logs else [])]
+        # By its report the next attempt knows that it has ended: whatever else there is, is there by then.
+        wanted = [*([job.log("master"), job.log("supervisor")] if logs else []), job.model, job.report]
         for path in wanted:
             if path.is_file():
                 with storage.write(f"{RESULTS}/{path.name}") as file, path.open("rb") as source:
