@@ -43,6 +43,7 @@ from eps.storage.shared_log import DamagedLogError, LogStorage
 from eps.system.home import make_private
 from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders
 from hscheduler.core import events as e
+from hscheduler.core.jobs import Phase
 from hscheduler.core.ledger import Hold
 from hscheduler.core.resources import Role
 from hscheduler.core.state import Scheduler
@@ -223,8 +224,10 @@ class Application:
             leave_report(around.shared, SWEEP, report)
         return outcome_of(report)
 
-    def before_end(self, name: str, has_failed: bool) -> None:
-        """Give back the containers of a job that ends, and leave what it has brought; on a thread of the job.
+    def before_end(self, name: str, phase: Phase) -> None:
+        """Give back the containers of a job that ends, and leave what it has brought, alone where it finished.
+
+        It is called on a thread of the job.
 
         Raises
         ------
@@ -232,7 +235,13 @@ class Application:
             It cannot be left.
         """
         self._place.end(name)
-        self._place.leave(JobDir(jobs_dir() / name), logs=has_failed)
+        job = JobDir(jobs_dir() / name)
+        self._place.leave(job, logs=phase is Phase.FAILED)
+        if phase is Phase.FINISHED:
+            try:
+                self._place.forget(job)
+            except EpsError as error:
+                logger.warning("H what %s was begun with stays: %s", name, error)
 
     def _wait(self, service: Service) -> None:
         """Wait for the end of the sweep; without one for ever."""

@@ -171,14 +171,23 @@ class FakeBroker:
 
 
 class FakePlace:
-    def __init__(self) -> None:
-        self.told: list[tuple[str, Any]] = []
+    def __init__(self, fails: str = "") -> None:
+        self.told: list[Any] = []
+        self.fails = fails
 
     def end(self, job: str) -> None:
         self.told.append(("end", job))
 
     def leave(self, job: JobDir, logs: bool) -> None:
-        self.told.append((job.name, logs))
+        self._tell("leave", job.name, logs)
+
+    def forget(self, job: JobDir) -> None:
+        self._tell("forget", job.name)
+
+    def _tell(self, what: str, *about: Any) -> None:
+        self.told.append((what, *about))
+        if what == self.fails:
+            raise StorageError("no room")
 
 
 def test_a_job_may_have_what_the_scheduler_has_granted_it() -> None:
@@ -205,15 +214,23 @@ def test_a_job_may_have_what_the_scheduler_has_granted_it() -> None:
     assert broker.leases[-1] == {} and grants.changed == {"s"}
 
 
-@pytest.mark.parametrize("has_failed", [True, False])
+@pytest.mark.parametrize("phase", [Phase.FINISHED, Phase.FAILED, Phase.KILLED])
+@pytest.mark.parametrize("fails", ["", "leave", "forget"])
 def test_before_its_end_is_said_a_job_gives_its_containers_back_and_leaves_what_it_has_brought(
-    tmp_path: Path, has_failed: bool
+    tmp_path: Path, phase: Phase, fails: str
 ) -> None:
     broker: Any = FakeBroker()
-    place: Any = FakePlace()
+    place: Any = FakePlace(fails)
     nothing: Any = None
-    application_of(broker, place, LocalStorage(tmp_path), nothing).before_end("job-a", has_failed)
-    assert place.told == [("end", "job-a"), ("job-a", has_failed)], "with its logs where it has failed"
+    application = application_of(broker, place, LocalStorage(tmp_path), nothing)
+    expected: list[Any] = [("end", "job-a"), ("leave", "job-a", phase is Phase.FAILED)]
+    if fails == "leave":
+        with pytest.raises(StorageError):
+            application.before_end("job-a", phase)
+    else:
+        application.before_end("job-a", phase)
+        expected += [("forget", "job-a")] * (phase is Phase.FINISHED)
+    assert place.told == expected
 
 
 def application_of(broker: Any, place: Any, shared: Any, resources: Any) -> AppMaster:

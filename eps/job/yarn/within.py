@@ -154,6 +154,22 @@ class Place:
                     while block := source.read(1 << 20):
                         file.write(block)
 
+    def forget(self, job: JobDir) -> None:
+        """Remove what a job that finished was begun with, and its checkpoints; its results were left before.
+
+        Raises
+        ------
+        StorageError
+            They cannot be removed.
+        """
+        # It has no settings where an attempt before has removed them.
+        if job.record().runtime is not None:
+            where, _, attempt = Runtime.of_job(job).spec.checkpoint_dir.rpartition("/")
+            # Those of a folder that its user has named stay.
+            if where == str(self._shared / CHECKPOINTS):
+                self._shared.storage().remove(f"{CHECKPOINTS}/{attempt}/{job.name}")
+        self._folder(job.name).storage().remove(JOB_ARCHIVE)
+
     def _folder(self, job: str) -> RemotePath:
         return self._shared / JOBS / job
 
