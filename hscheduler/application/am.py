@@ -185,7 +185,8 @@ class Application:
         self._orders = orders
         self._resources, self._broker, self._place, self._around = resources, broker, place, around
         self._grants = Grants(broker)
-        self._report_s = -math.inf
+        #: When a report was left last, or could not be; and of which sweeps that was so.
+        self._report_s, self._unleft = -math.inf, set[str]()
         #: Set when the next attempt has begun: this one is to end, and to leave everything to that.
         self.superseded = threading.Event()
         self._look = threading.Event()
@@ -264,19 +265,25 @@ class Application:
             raise ResourceError(f"the sweep cannot go on: {why}")
 
     def _leave_reports(self, service: Service) -> None:
-        """Leave the reports that have changed, as far as that is due; where one cannot be left it is tried again."""
-        changed = self._grants.changed
-        if not changed or time.monotonic() < self._report_s + REPORT_S:
-            return
+        """Leave the reports that have changed, now and then; that of a sweep none of whose jobs is there, at once.
+
+        Where one cannot be left it is tried again.
+        """
+        changed, is_due = self._grants.changed, time.monotonic() >= self._report_s + REPORT_S
         for sweep in list(changed):
+            waits = sweep in self._unleft or not all(job.is_over for job in service.scheduler.look_ups.here(sweep))
+            if waits and not is_due:
+                continue
             # In this order: what happens meanwhile may not be in the report.
             changed.discard(sweep)
+            self._unleft.discard(sweep)
             try:
                 leave_report(self._around.at_work or self._around.shared, sweep, service.sweeps.report(sweep))
             except (EpsError, RuntimeError) as error:
                 changed.add(sweep)
+                self._unleft.add(sweep)
                 logger.warning("H the report of sweep %s so far is not left: %s", sweep, error)
-        self._report_s = time.monotonic()
+            self._report_s = time.monotonic()
 
 
 def leave_report(shared: Storage, sweep: str, report: Mapping[str, Any]) -> None:

@@ -247,8 +247,10 @@ def test_reports_that_change_are_left_after_a_while_and_again_where_they_cannot_
     broker: Any = FakeBroker()
     place: Any = FakePlace()
     asked: list[str] = []
+    job = SimpleNamespace(is_over=False)
     service: Any = SimpleNamespace(
-        sweeps=SimpleNamespace(report=lambda sweep: asked.append(sweep) or {"n": len(asked)})
+        scheduler=SimpleNamespace(look_ups=SimpleNamespace(here=lambda sweep: [job])),
+        sweeps=SimpleNamespace(report=lambda sweep: asked.append(sweep) or {"n": len(asked)}),
     )
     shared = LocalStorage(tmp_path / "shared")
     found = application_of(broker, place, shared, None)
@@ -260,14 +262,17 @@ def test_reports_that_change_are_left_after_a_while_and_again_where_they_cannot_
     found._grants.changed.add("s")
     found._leave_reports(service)
     assert asked == ["s"], "not after each end"
-    now_s[0] += REPORT_S
+    job.is_over = True
     with monkeypatch.context() as patched:
         patched.setattr(shared, "write", no_room)
         found._leave_reports(service)
-    assert found._grants.changed == {"s"}
+    assert asked == ["s"] * 2, "at once where no job is there any more: its user may end the application now"
+    found._leave_reports(service)
+    assert asked == ["s"] * 2 and found._grants.changed == {"s"}, "a file system that takes nothing has time"
     now_s[0] += REPORT_S
     found._leave_reports(service)
     assert json.loads((tmp_path / "shared" / report_file("s")).read_text()) == {"n": 3}
+    assert found._grants.changed == set()
 
 
 def no_room(path: str) -> None:
