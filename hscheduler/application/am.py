@@ -104,7 +104,7 @@ def service_directory(folder: Path) -> ServiceDir:
 
 
 class Grants:
-    """Has an application's jobs have as many containers as its scheduler grants; knows whose report has changed.
+    """Has an application's jobs have as many containers as its scheduler grants, and notes what has ended.
 
     Parameters
     ----------
@@ -117,6 +117,8 @@ class Grants:
         self._name_of: Callable[[str], str] | None = None
         #: Sweeps of which a job has ended since their report was left; any thread may take one.
         self.changed: set[str] = set()
+        #: Names of jobs that finished, of which more than that is there.
+        self.finished: set[str] = set()
 
     def begin(self, name_of: Callable[[str], str], state: Scheduler) -> None:
         """Grant from now on what the scheduler has granted; on its thread."""
@@ -132,6 +134,8 @@ class Grants:
         self._lease(self._name_of, state)
         if isinstance(event, e.JobEnded):
             self.changed.add(state.jobs[event.job_id].request.sweep)
+            if event.phase is Phase.FINISHED:
+                self.finished.add(self._name_of(event.job_id))
 
     def _lease(self, name_of: Callable[[str], str], state: Scheduler) -> None:
         ledger = state.ledger
@@ -226,9 +230,7 @@ class Application:
         return outcome_of(report)
 
     def before_end(self, name: str, phase: Phase) -> None:
-        """Give back the containers of a job that ends, and leave what it has brought, alone where it finished.
-
-        It is called on a thread of the job.
+        """Give back the containers of a job that ends, and leave what it has brought; on a thread of the job.
 
         Raises
         ------
@@ -236,13 +238,7 @@ class Application:
             It cannot be left.
         """
         self._place.end(name)
-        job = JobDir(jobs_dir() / name)
-        self._place.leave(job, logs=phase is Phase.FAILED)
-        if phase is Phase.FINISHED:
-            try:
-                self._place.forget(job)
-            except EpsError as error:
-                logger.warning("H what %s was begun with stays: %s", name, error)
+        self._place.leave(JobDir(jobs_dir() / name), logs=phase is Phase.FAILED)
 
     def _wait(self, service: Service) -> None:
         """Wait for the end of the sweep; without one for ever."""
@@ -259,6 +255,7 @@ class Application:
             if trials is not None:
                 self._resources.fraction_done = min(1.0, service.scheduler.look_ups.num_over(SWEEP) / trials)
             self._leave_reports(service)
+            self._forget_finished()
             self._look.wait(LOOK_S)
         why = service.sweeps.states().get(SWEEP, "")
         if why != "ended":
@@ -284,6 +281,18 @@ class Application:
                 self._unleft.add(sweep)
                 logger.warning("H the report of sweep %s so far is not left: %s", sweep, error)
             self._report_s = time.monotonic()
+
+    def _forget_finished(self) -> None:
+        """Remove what one of the jobs that finished was begun with.
+
+        The record has its end by then: no other attempt runs it, nor will.
+        """
+        if self._grants.finished:
+            name = self._grants.finished.pop()
+            try:
+                self._place.forget(JobDir(jobs_dir() / name))
+            except EpsError as error:
+                logger.warning("H what %s was begun with stays: %s", name, error)
 
 
 def leave_report(shared: Storage, sweep: str, report: Mapping[str, Any]) -> None:

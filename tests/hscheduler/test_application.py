@@ -190,7 +190,8 @@ class FakePlace:
             raise StorageError("no room")
 
 
-def test_a_job_may_have_what_the_scheduler_has_granted_it() -> None:
+@pytest.mark.parametrize("phase", [Phase.FINISHED, Phase.KILLED])
+def test_a_job_may_have_what_the_scheduler_has_granted_it(phase: Phase) -> None:
     broker: Any = FakeBroker()
     grants = Grants(broker)
     size = Resources(1, 512)
@@ -210,12 +211,13 @@ def test_a_job_may_have_what_the_scheduler_has_granted_it() -> None:
     members = tuple((c.container_id, f"{c.role}-{n}") for n, c in enumerate(start.containers))
     step(e.MembersFound("a", members))
     assert grants.changed == set()
-    step(e.JobEnded("a", Phase.KILLED, "why"))
+    step(e.JobEnded("a", phase, "why"))
     assert broker.leases[-1] == {} and grants.changed == {"s"}
+    assert grants.finished == ({"job-a"} if phase is Phase.FINISHED else set())
 
 
 @pytest.mark.parametrize("phase", [Phase.FINISHED, Phase.FAILED, Phase.KILLED])
-@pytest.mark.parametrize("fails", ["", "leave", "forget"])
+@pytest.mark.parametrize("fails", ["", "leave"])
 def test_before_its_end_is_said_a_job_gives_its_containers_back_and_leaves_what_it_has_brought(
     tmp_path: Path, phase: Phase, fails: str
 ) -> None:
@@ -229,7 +231,6 @@ def test_before_its_end_is_said_a_job_gives_its_containers_back_and_leaves_what_
             application.before_end("job-a", phase)
     else:
         application.before_end("job-a", phase)
-        expected += [("forget", "job-a")] * (phase is Phase.FINISHED)
     assert place.told == expected
 
 
@@ -237,6 +238,21 @@ def application_of(broker: Any, place: Any, shared: Any, resources: Any) -> AppM
     around = Surroundings("127.0.0.1", Path("folder"), shared, list, None, "attempt-000001")
     orders: Any = None
     return AppMaster(orders, resources, broker, place, around)
+
+
+@pytest.mark.parametrize("fails", ["", "forget"])
+def test_what_jobs_that_finished_were_begun_with_is_removed_when_the_record_has_their_end(
+    tmp_path: Path, fails: str
+) -> None:
+    broker: Any = FakeBroker()
+    place: Any = FakePlace(fails)
+    found = application_of(broker, place, LocalStorage(tmp_path), None)
+    found._forget_finished()
+    assert place.told == []
+    found._grants.finished.add("job-a")
+    found._forget_finished()
+    found._forget_finished()
+    assert place.told == [("forget", "job-a")]
 
 
 def test_reports_that_change_are_left_after_a_while_and_again_where_they_cannot_be(

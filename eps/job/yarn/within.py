@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 #: Of the application's shared folder: a folder for each job, beside that for the checkpoints of all.
 JOBS = "jobs"
+#: A file system that does not answer is not waited for longer with what only takes room.
+FORGET_PATIENCE_S = 2.0
 
 
 def role_key(job: str, role: str) -> str:
@@ -167,8 +169,8 @@ class Place:
             where, _, attempt = Runtime.of_job(job).spec.checkpoint_dir.rpartition("/")
             # Those of a folder that its user has named stay.
             if where == str(self._shared / CHECKPOINTS):
-                self._shared.storage().remove(f"{CHECKPOINTS}/{attempt}/{job.name}")
-        self._folder(job.name).storage().remove(JOB_ARCHIVE)
+                self._shared.storage(patience_s=FORGET_PATIENCE_S).remove(f"{CHECKPOINTS}/{attempt}/{job.name}")
+        self._folder(job.name).storage(patience_s=FORGET_PATIENCE_S).remove(JOB_ARCHIVE)
 
     def _folder(self, job: str) -> RemotePath:
         return self._shared / JOBS / job
