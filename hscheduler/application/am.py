@@ -43,6 +43,7 @@ from eps.storage.shared_log import DamagedLogError, LogStorage
 from eps.system.home import make_private
 from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders
 from hscheduler.core import events as e
+from hscheduler.core.jobs import Phase
 from hscheduler.core.ledger import Hold
 from hscheduler.core.resources import Role
 from hscheduler.core.state import Scheduler
@@ -103,7 +104,7 @@ def service_directory(folder: Path) -> ServiceDir:
 
 
 class Grants:
-    """Has an application's jobs have as many containers as its scheduler grants; knows whose report has changed.
+    """Has an application's jobs have as many containers as its scheduler grants, and notes what has ended.
 
     Parameters
     ----------
@@ -116,6 +117,8 @@ class Grants:
         self._name_of: Callable[[str], str] | None = None
         #: Sweeps of which a job has ended since their report was left; any thread may take one.
         self.changed: set[str] = set()
+        #: Names of jobs that finished, of which more than that is there.
+        self.finished: set[str] = set()
 
     def begin(self, name_of: Callable[[str], str], state: Scheduler) -> None:
         """Grant from now on what the scheduler has granted; on its thread."""
@@ -131,6 +134,8 @@ class Grants:
         self._lease(self._name_of, state)
         if isinstance(event, e.JobEnded):
             self.changed.add(state.jobs[event.job_id].request.sweep)
+            if event.phase is Phase.FINISHED:
+                self.finished.add(self._name_of(event.job_id))
 
     def _lease(self, name_of: Callable[[str], str], state: Scheduler) -> None:
         ledger = state.ledger
@@ -184,7 +189,8 @@ class Application:
         self._orders = orders
         self._resources, self._broker, self._place, self._around = resources, broker, place, around
         self._grants = Grants(broker)
-        self._report_s = -math.inf
+        #: When a report was left last, or could not be; and of which sweeps that was so.
+        self._report_s, self._unleft = -math.inf, set[str]()
         #: Set when the next attempt has begun: this one is to end, and to leave everything to that.
         self.superseded = threading.Event()
         self._look = threading.Event()
@@ -223,7 +229,7 @@ class Application:
             leave_report(around.shared, SWEEP, report)
         return outcome_of(report)
 
-    def before_end(self, name: str, has_failed: bool) -> None:
+    def before_end(self, name: str, phase: Phase) -> None:
         """Give back the containers of a job that ends, and leave what it has brought; on a thread of the job.
 
         Raises
@@ -232,7 +238,7 @@ class Application:
             It cannot be left.
         """
         self._place.end(name)
-        self._place.leave(JobDir(jobs_dir() / name), logs=has_failed)
+        self._place.leave(JobDir(jobs_dir() / name), logs=phase is Phase.FAILED)
 
     def _wait(self, service: Service) -> None:
         """Wait for the end of the sweep; without one for ever."""
@@ -249,25 +255,44 @@ class Application:
             if trials is not None:
                 self._resources.fraction_done = min(1.0, service.scheduler.look_ups.num_over(SWEEP) / trials)
             self._leave_reports(service)
+            self._forget_finished()
             self._look.wait(LOOK_S)
         why = service.sweeps.states().get(SWEEP, "")
         if why != "ended":
             raise ResourceError(f"the sweep cannot go on: {why}")
 
     def _leave_reports(self, service: Service) -> None:
-        """Leave the reports that have changed, as far as that is due; where one cannot be left it is tried again."""
-        changed = self._grants.changed
-        if not changed or time.monotonic() < self._report_s + REPORT_S:
-            return
+        """Leave the reports that have changed, now and then; that of a sweep none of whose jobs is there, at once.
+
+        Where one cannot be left it is tried again.
+        """
+        changed, is_due = self._grants.changed, time.monotonic() >= self._report_s + REPORT_S
         for sweep in list(changed):
+            waits = sweep in self._unleft or not all(job.is_over for job in service.scheduler.look_ups.here(sweep))
+            if waits and not is_due:
+                continue
             # In this order: what happens meanwhile may not be in the report.
             changed.discard(sweep)
+            self._unleft.discard(sweep)
             try:
                 leave_report(self._around.at_work or self._around.shared, sweep, service.sweeps.report(sweep))
             except (EpsError, RuntimeError) as error:
                 changed.add(sweep)
+                self._unleft.add(sweep)
                 logger.warning("H the report of sweep %s so far is not left: %s", sweep, error)
-        self._report_s = time.monotonic()
+            self._report_s = time.monotonic()
+
+    def _forget_finished(self) -> None:
+        """Remove what one of the jobs that finished was begun with.
+
+        The record has its end by then: no other attempt runs it, nor will.
+        """
+        if self._grants.finished:
+            name = self._grants.finished.pop()
+            try:
+                self._place.forget(JobDir(jobs_dir() / name))
+            except EpsError as error:
+                logger.warning("H what %s was begun with stays: %s", name, error)
 
 
 def leave_report(shared: Storage, sweep: str, report: Mapping[str, Any]) -> None:

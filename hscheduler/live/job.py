@@ -52,11 +52,11 @@ END_ELSEWHERE_TIMEOUT_S = 60.0
 _LOOK_S = 0.1
 #: Where its master does not wait with the answer, so long after the last look.
 _PAUSE_S = 0.02
-#: Called with a job's name and whether it has failed.
-BeforeEnd = Callable[[str, bool], None]
+#: Called with a job's name and how it has ended.
+BeforeEnd = Callable[[str, Phase], None]
 
 
-def nothing(name: str, has_failed: bool) -> None:
+def nothing(name: str, phase: Phase) -> None:
     """Leave what a job has brought where it is."""
 
 
@@ -255,7 +255,7 @@ class LiveJob:
     def _left(self, ended: e.JobEnded) -> e.JobEnded:
         """Leave what the job has brought; return the end that is to be said."""
         try:
-            self._launch.before_end(self.name, ended.phase is Phase.FAILED)
+            self._launch.before_end(self.name, ended.phase)
         except Exception as error:
             why = f"what it has brought is not left: {_told(error)}"
             logger.warning("%s: %s", self.name, why)

@@ -12,6 +12,7 @@ import pytest
 
 from eps.cluster.yarn.application import JOB_ARCHIVE, RESULTS, MasterOrders
 from eps.core.types import Address
+from eps.job.client import Job
 from eps.job.launch import prepare_job
 from eps.job.resume import prepare_resume
 from eps.job.yarn import within
@@ -151,6 +152,35 @@ def test_what_a_run_before_has_left_does_not_end_the_next(
     place(shared)._begin(prepared)
     prepared.lock.close()
     assert folder.names(RESULTS) == []
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_of_a_job_that_finished_the_next_attempt_knows_its_report_alone(
+    shared: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool
+) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "first"))
+    where = shared / within.CHECKPOINTS / "attempt-1" if is_own else shared.parent / "mine"
+    values = {"name": "one", "data": "sklearn:digits", "model": "softmax", "checkpoint_dir": str(where)}
+    prepared = prepare_job(RunRequest.from_values(values))
+    for name in ("one", "two"):
+        with where.storage().write(f"{name}/manifest") as file:
+            file.write(b"weights")
+    found, job = place(shared), prepared.directory
+    found._begin(prepared)
+    prepared.lock.close()
+    job.report.write_text('{"state": "finished", "history": []}')
+    job.model.write_bytes(b"model")
+    found.leave(job)
+    found.forget(job)
+    folder = (shared / JOBS / "one").storage()
+    assert JOB_ARCHIVE not in folder.names("") and folder.names(RESULTS) == ["model.npz", "report.json"]
+    assert where.storage().names("") == (["two"] if is_own else ["one", "two"])
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "second"))
+    assert place(shared).restore() == ["one"]
+    # Its end may not have been said yet.
+    with Job.find("one") as there:
+        assert list(there.watch()) == [] and there.wait(0.0)["state"] == "finished"
+    place(shared).forget(JobDir(tmp_path / "second" / "jobs" / "one"))
 
 
 def test_containers_are_given_back_once_and_their_roles_go(shared: RemotePath) -> None:

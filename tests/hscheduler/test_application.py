@@ -171,17 +171,27 @@ class FakeBroker:
 
 
 class FakePlace:
-    def __init__(self) -> None:
-        self.told: list[tuple[str, Any]] = []
+    def __init__(self, fails: str = "") -> None:
+        self.told: list[Any] = []
+        self.fails = fails
 
     def end(self, job: str) -> None:
         self.told.append(("end", job))
 
     def leave(self, job: JobDir, logs: bool) -> None:
-        self.told.append((job.name, logs))
+        self._tell("leave", job.name, logs)
+
+    def forget(self, job: JobDir) -> None:
+        self._tell("forget", job.name)
+
+    def _tell(self, what: str, *about: Any) -> None:
+        self.told.append((what, *about))
+        if what == self.fails:
+            raise StorageError("no room")
 
 
-def test_a_job_may_have_what_the_scheduler_has_granted_it() -> None:
+@pytest.mark.parametrize("phase", [Phase.FINISHED, Phase.KILLED])
+def test_a_job_may_have_what_the_scheduler_has_granted_it(phase: Phase) -> None:
     broker: Any = FakeBroker()
     grants = Grants(broker)
     size = Resources(1, 512)
@@ -201,25 +211,48 @@ def test_a_job_may_have_what_the_scheduler_has_granted_it() -> None:
     members = tuple((c.container_id, f"{c.role}-{n}") for n, c in enumerate(start.containers))
     step(e.MembersFound("a", members))
     assert grants.changed == set()
-    step(e.JobEnded("a", Phase.KILLED, "why"))
+    step(e.JobEnded("a", phase, "why"))
     assert broker.leases[-1] == {} and grants.changed == {"s"}
+    assert grants.finished == ({"job-a"} if phase is Phase.FINISHED else set())
 
 
-@pytest.mark.parametrize("has_failed", [True, False])
+@pytest.mark.parametrize("phase", [Phase.FINISHED, Phase.FAILED, Phase.KILLED])
+@pytest.mark.parametrize("fails", ["", "leave"])
 def test_before_its_end_is_said_a_job_gives_its_containers_back_and_leaves_what_it_has_brought(
-    tmp_path: Path, has_failed: bool
+    tmp_path: Path, phase: Phase, fails: str
 ) -> None:
     broker: Any = FakeBroker()
-    place: Any = FakePlace()
+    place: Any = FakePlace(fails)
     nothing: Any = None
-    application_of(broker, place, LocalStorage(tmp_path), nothing).before_end("job-a", has_failed)
-    assert place.told == [("end", "job-a"), ("job-a", has_failed)], "with its logs where it has failed"
+    application = application_of(broker, place, LocalStorage(tmp_path), nothing)
+    expected: list[Any] = [("end", "job-a"), ("leave", "job-a", phase is Phase.FAILED)]
+    if fails == "leave":
+        with pytest.raises(StorageError):
+            application.before_end("job-a", phase)
+    else:
+        application.before_end("job-a", phase)
+    assert place.told == expected
 
 
 def application_of(broker: Any, place: Any, shared: Any, resources: Any) -> AppMaster:
     around = Surroundings("127.0.0.1", Path("folder"), shared, list, None, "attempt-000001")
     orders: Any = None
     return AppMaster(orders, resources, broker, place, around)
+
+
+@pytest.mark.parametrize("fails", ["", "forget"])
+def test_what_jobs_that_finished_were_begun_with_is_removed_when_the_record_has_their_end(
+    tmp_path: Path, fails: str
+) -> None:
+    broker: Any = FakeBroker()
+    place: Any = FakePlace(fails)
+    found = application_of(broker, place, LocalStorage(tmp_path), None)
+    found._forget_finished()
+    assert place.told == []
+    found._grants.finished.add("job-a")
+    found._forget_finished()
+    found._forget_finished()
+    assert place.told == [("forget", "job-a")]
 
 
 def test_reports_that_change_are_left_after_a_while_and_again_where_they_cannot_be(
@@ -230,8 +263,10 @@ def test_reports_that_change_are_left_after_a_while_and_again_where_they_cannot_
     broker: Any = FakeBroker()
     place: Any = FakePlace()
     asked: list[str] = []
+    job = SimpleNamespace(is_over=False)
     service: Any = SimpleNamespace(
-        sweeps=SimpleNamespace(report=lambda sweep: asked.append(sweep) or {"n": len(asked)})
+        scheduler=SimpleNamespace(look_ups=SimpleNamespace(here=lambda sweep: [job])),
+        sweeps=SimpleNamespace(report=lambda sweep: asked.append(sweep) or {"n": len(asked)}),
     )
     shared = LocalStorage(tmp_path / "shared")
     found = application_of(broker, place, shared, None)
@@ -243,14 +278,17 @@ def test_reports_that_change_are_left_after_a_while_and_again_where_they_cannot_
     found._grants.changed.add("s")
     found._leave_reports(service)
     assert asked == ["s"], "not after each end"
-    now_s[0] += REPORT_S
+    job.is_over = True
     with monkeypatch.context() as patched:
         patched.setattr(shared, "write", no_room)
         found._leave_reports(service)
-    assert found._grants.changed == {"s"}
+    assert asked == ["s"] * 2, "at once where no job is there any more: its user may end the application now"
+    found._leave_reports(service)
+    assert asked == ["s"] * 2 and found._grants.changed == {"s"}, "a file system that takes nothing has time"
     now_s[0] += REPORT_S
     found._leave_reports(service)
     assert json.loads((tmp_path / "shared" / report_file("s")).read_text()) == {"n": 3}
+    assert found._grants.changed == set()
 
 
 def no_room(path: str) -> None:

@@ -308,10 +308,10 @@ def test_a_job_that_was_told_to_end_was_killed_however_it_ended(watched: Watched
 def test_what_a_job_has_brought_is_left_before_its_end_is_said(
     watched: Watched, outcome: str, is_left: bool, phase: Phase
 ) -> None:
-    told: list[tuple[str, bool, bool]] = []
+    told: list[tuple[str, Phase, bool]] = []
 
-    def before_end(name: str, has_failed: bool) -> None:
-        told.append((name, has_failed, watched.silent()))
+    def before_end(name: str, phase: Phase) -> None:
+        told.append((name, phase, watched.silent()))
         if not is_left:
             raise StorageError("no room")
 
@@ -322,7 +322,7 @@ def test_what_a_job_has_brought_is_left_before_its_end_is_said(
     watched.fake.report = {**watched.fake.report, "state": outcome, "reason": "its own"}
     watched.fake.finish()
     ended = watched.next(e.JobEnded)
-    assert told == [("sweep-a", outcome == "failed", True)]
+    assert told == [("sweep-a", Phase(outcome), True)]
     assert ended.phase is phase
     is_lost = outcome == "finished" and not is_left
     assert ended.why == ("what it has brought is not left: no room" if is_lost else "its own")

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 #: Of the application's shared folder: a folder for each job, beside that for the checkpoints of all.
 JOBS = "jobs"
+#: A file system that does not answer is not waited for longer with what only takes room.
+FORGET_PATIENCE_S = 2.0
 
 
 def role_key(job: str, role: str) -> str:
@@ -153,6 +155,22 @@ class Place:
                 with storage.write(f"{RESULTS}/{path.name}") as file, path.open("rb") as source:
                     while block := source.read(1 << 20):
                         file.write(block)
+
+    def forget(self, job: JobDir) -> None:
+        """Remove what a job that finished was begun with, and its checkpoints; its results were left before.
+
+        Raises
+        ------
+        StorageError
+            They cannot be removed.
+        """
+        # It has no settings where an attempt before has removed them.
+        if job.record().runtime is not None:
+            where, _, attempt = Runtime.of_job(job).spec.checkpoint_dir.rpartition("/")
+            # Those of a folder that its user has named stay.
+            if where == str(self._shared / CHECKPOINTS):
+                self._shared.storage(patience_s=FORGET_PATIENCE_S).remove(f"{CHECKPOINTS}/{attempt}/{job.name}")
+        self._folder(job.name).storage(patience_s=FORGET_PATIENCE_S).remove(JOB_ARCHIVE)
 
     def _folder(self, job: str) -> RemotePath:
         return self._shared / JOBS / job
