@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +99,7 @@ def sweep(args: argparse.Namespace) -> int:
     _check_flags(args, "here")
     wanted, here = Wanted.of(args), Here(spec, policy)
     with ExitStack() as stack:
-        view, server = view_of(here, policy), None
+        view, server, screen = view_of(here, policy), None, stack.enter_context(ExitStack())
         here.viewers.append(lambda now_s, event, commands: view.take(now_s, event, commands, here.sweep.state))
         if args.web is not None:
             server = PageServer(args.web, lambda: metrics_text(view.look()))
@@ -107,7 +107,7 @@ def sweep(args: argparse.Namespace) -> int:
             print(f"the sweep's page, while it runs: {server.address}", flush=True)
             # Before it has begun there is none.
             server.show(lambda: {} if (found := here.report()) is None else {policy: found})
-        return _to_its_end(here, wanted, _shown(stack, view, here, args), server)
+        return _to_its_end(here, wanted, _shown(screen, view, here, args), server, screen.close)
 
 
 def _in_service(args: argparse.Namespace) -> int:
@@ -137,10 +137,19 @@ def _check_flags(args: argparse.Namespace, place: str) -> None:
             raise ConfigError(f"{'SPEC.toml' if flag == 'spec' else flag} {why}")
 
 
-def _to_its_end(runner: Runner, wanted: Wanted, viewers: Viewers, server: PageServer | None = None) -> int:
-    """Run a sweep, and write and print what it has brought; return the exit code."""
+def _to_its_end(
+    runner: Runner,
+    wanted: Wanted,
+    viewers: Viewers,
+    server: PageServer | None = None,
+    close_screen: Callable[[], None] = lambda: None,
+) -> int:
+    """Run a sweep, and write and print what it has brought, below what was shown; return the exit code."""
     try:
-        outcome = runner.run(viewers)
+        try:
+            outcome = runner.run(viewers)
+        finally:
+            close_screen()
     except Interrupted as error:
         _tell_interrupted(error.outcome, wanted.report, wanted.page)
         raise
