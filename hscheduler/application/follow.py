@@ -120,7 +120,7 @@ class ApplicationDir:
     @property
     def how_again(self) -> str:
         """The command that follows the application again."""
-        if self.path.parent == sweeps_dir():
+        if self.service.is_sweep:
             return f"hscheduler sweep --resume {self.sweep_id}"
         return f"hscheduler serve --on yarn{self.service.flag}"
 

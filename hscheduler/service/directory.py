@@ -20,6 +20,7 @@ from pathlib import Path
 
 from eps.core.types import Address
 from eps.errors import ConfigError, JobExistsError, PeerUnavailableError, StorageError
+from eps.job.yarn.sweeps import sweeps_dir
 from eps.net.security.certificates import make_certificates
 from eps.net.security.credentials import Security, TlsFiles
 from eps.storage.atomic import read_json, write_json_atomic
@@ -50,7 +51,12 @@ class ServiceDir:
     def not_running(self) -> str:
         """Return what to do where no service has this directory, as a sentence."""
         if self.is_application():
-            return f"H-scheduler on YARN does not answer: hscheduler serve --on yarn{self.flag} says how it is"
+            how, then = f"hscheduler serve --on yarn{self.flag}", "begins another"
+            if self.is_sweep:
+                how, then = f"hscheduler sweep --resume {self.path.name}", "shows its results"
+            if self._files.record().end is not None:
+                return f"this H-scheduler on YARN has ended: {how} {then}"
+            return f"H-scheduler on YARN does not answer: {how} says how it is"
         return f"no H-scheduler runs in {self.path}: start it with hscheduler serve{self.flag}"
 
     @property
@@ -95,6 +101,11 @@ class ServiceDir:
     def is_running(self) -> bool:
         """Return whether a service has this directory."""
         return self._files.is_running()
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether it is the folder of a sweep that was submitted to YARN."""
+        return self.path.parent == sweeps_dir()
 
     def is_application(self) -> bool:
         """Return whether the service is, or was, an application of YARN; its record says which."""

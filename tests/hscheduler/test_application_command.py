@@ -21,7 +21,7 @@ from eps.job.yarn.sweeps import SweepState, report_file, state_of_sweep
 from eps.job.yarn.within import JOBS
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
-from hscheduler.application.follow import Following
+from hscheduler.application.follow import Following, known_sweeps
 from hscheduler.application.orders import SWEEP, SWEEP_TYPE
 from hscheduler.cli import main
 from tests.fakes.patient_hdfs import hdfs as hdfs
@@ -506,3 +506,16 @@ def test_a_sweep_that_nobody_can_follow_is_ended(
     monkeypatch.setattr("hscheduler.runners.open_storage", refuse)
     assert sweep(tmp_path) == 2
     assert yarn.killed == [ID]
+
+
+def test_the_folder_of_a_sweep_is_no_place_for_a_service(
+    yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep(tmp_path) == 0
+    (known,) = known_sweeps()
+    capsys.readouterr()
+    assert main(["serve", "--on", "yarn", "--state", str(known.path)]) == 2
+    assert f"hscheduler sweep --resume {known.sweep_id} follows it" in capsys.readouterr().err
+    assert main(["jobs", "--state", str(known.path)]) == 4
+    told = capsys.readouterr().err
+    assert f"has ended: hscheduler sweep --resume {known.sweep_id} shows its results" in told

@@ -195,6 +195,8 @@ def _on_yarn(args: argparse.Namespace) -> int:
     if directory.record.exists():
         raise ConfigError(f"{directory.path} belongs to a service of this host: use another --state")
     known = ApplicationDir(directory.path)
+    if directory.is_sweep:
+        raise ConfigError(f"{directory.path} belongs to a sweep: {known.how_again} follows it; or use another --state")
     with directory.lock(), closing(YarnClient(conf)) as client:
         application = known.application()
         if application is None or not application.shared or known.kept() is not None:
