@@ -341,9 +341,12 @@ def test_who_interrupts_a_job_that_yarn_does_not_end_is_told_who_goes_on(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_job_on_yarn_as_an_interrupt_does(
-    fake: FakeJob, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
+    fake: FakeJob, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """YARN does not know that the process of its client has ended."""
+    # Under nohup it would be ignored, as it is to be.
+    former = signal.signal(number, signal.SIG_DFL)
+    request.addfinalizer(lambda: signal.signal(number, former))
 
     def watch(job: Job, **_: Any) -> Any:
         os.kill(os.getpid(), number)

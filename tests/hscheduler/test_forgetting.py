@@ -87,8 +87,8 @@ def test_who_cannot_go_on_is_told_why_what_runs_and_what_to_do(spoil: Any, messa
         Service(directory, ServiceSettings())
     text = str(told.value)
     assert message in text
-    assert f"of its jobs these run: {running.name}.\n" in text
-    assert f"hscheduler serve --forget --state {directory.path} ends these jobs, keeps the record" in text
+    assert f"nothing was changed; jobs of it that run: {running.name}.\n" in text
+    assert f"with the record kept aside: hscheduler serve --forget --state {directory.path}" in text
 
 
 def test_a_service_begins_anew_and_keeps_the_record_that_it_forgets(
