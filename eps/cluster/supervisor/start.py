@@ -39,9 +39,6 @@ class JobHandle(Protocol):
             It has not within ``timeout_s`` seconds.
         """
 
-    def terminate(self) -> None:
-        """Have the job end in order."""
-
     def kill(self) -> None:
         """End the job at once."""
 
@@ -53,9 +50,6 @@ class JobHandle(Protocol):
         DeadlineError
             A tied job has not ended in time.
         """
-
-    def leave(self) -> None:
-        """End a tied job without waiting for it; leave a detached one running."""
 
 
 class SupervisorHandle:

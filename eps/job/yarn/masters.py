@@ -52,7 +52,6 @@ class HostedMaster:
 
     def __init__(self, host: _HostProcess, job: JobDir) -> None:
         self._host, self._job = host, job
-        self.close_timeout_s = CLOSE_TIMEOUT_S
         self._exit_code: int | None = None
         self._ended = threading.Event()
 
@@ -72,28 +71,20 @@ class HostedMaster:
             raise DeadlineError(f"job {self._job.name!r} has not ended within {timeout_s} s")
         return self._exit_code
 
-    def terminate(self) -> None:
-        """Have the master end the job in order."""
-        self._host.say({"end": str(self._job.path)})
-
     def kill(self) -> None:
         """End the job at once, without its master."""
         self._host.say({"kill": str(self._job.path)})
 
-    def close(self, timeout_s: float | None = None) -> None:
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """End the job and wait for it; harmless when repeated.
 
         Raises
         ------
         DeadlineError
-            It has not ended within ``timeout_s`` seconds, or :attr:`close_timeout_s`.
+            It has not ended within ``timeout_s`` seconds.
         """
-        self.terminate()
-        self.wait(self.close_timeout_s if timeout_s is None else timeout_s)
-
-    def leave(self) -> None:
-        """End the job without waiting for it."""
-        self.terminate()
+        self._host.say({"end": str(self._job.path)})
+        self.wait(timeout_s)
 
     def on_ended(self, exit_code: int) -> None:
         """Note how the job ended."""
@@ -102,16 +93,9 @@ class HostedMaster:
 
 
 class MasterHosts:
-    """The processes that run masters; thread-safe.
+    """The processes that run masters; thread-safe."""
 
-    Parameters
-    ----------
-    most_in_one : int
-        Masters in one process.
-    """
-
-    def __init__(self, most_in_one: int = 0) -> None:
-        self._most_in_one = most_in_one or MOST_IN_ONE
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._hosts: list[_HostProcess] = []
 
@@ -125,7 +109,7 @@ class MasterHosts:
         """
         with prepared.lock as lock, self._lock:
             self._hosts = [host for host in self._hosts if host.is_alive]
-            host = min((h for h in self._hosts if len(h) < self._most_in_one), key=len, default=None)
+            host = min((h for h in self._hosts if len(h) < MOST_IN_ONE), key=len, default=None)
             if host is None:
                 host = _HostProcess(prepared.directory.path.parent)
                 self._hosts.append(host)
