@@ -20,6 +20,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 pytest_plugins = ("tests.tiers", "tests.summary")
 
+# As in a job's processes: products of matrices that take every core take them from the tests beside them.
+for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
 #: What tests need of the machine and skip without, joined by commas: where one of these is absent, its tests fail.
 REQUIRE = "EPS_REQUIRE"
 #: Beside the repository.
