@@ -38,6 +38,8 @@ ON_HADOOP = (
 HADOOP_SAMPLE = 2
 #: How many random jobs of tests/sim.
 SEEDS = {"fast": 5, "gate": 60, "all": 3000}
+#: How many cases Hypothesis draws for a property.
+EXAMPLES = {"fast": 20, "gate": 60, "all": 3000}
 MEMBERS = {"fast": 50, "gate": 200, "all": 1000}
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -83,13 +85,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--members", type=int, default=None, help="how many members a large job has")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Set what the tier says, and let processes of this run have the same seed."""
+    from hypothesis import settings
+
     tier = tier_of(config)
     for name, numbers in (("seeds", SEEDS), ("members", MEMBERS)):
         if config.getoption(f"--{name}") is None:
             setattr(config.option, name, numbers[tier])
     os.environ[SEED] = str(seed_of_run())
+    # On a busy machine a case takes as long as it takes.
+    settings.register_profile(tier, max_examples=EXAMPLES[tier], deadline=None, database=None)
+    settings.load_profile(tier)
+    if config.getoption("hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = os.environ[SEED]
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eps.errors import StorageError
 from eps.storage.wal import LOG_HEAD, EventLog, Replay, frame
@@ -234,33 +236,33 @@ def test_a_directory_that_cannot_be_made_or_is_gone_is_an_error(tmp_path: Path) 
     log.close()
 
 
-def test_random_histories_come_back_whole_wherever_the_process_ends(tmp_path: Path) -> None:
-    for seed in range(30):
-        random = Random(seed)
-        path = tmp_path / str(seed)
-        log = EventLog.open(path)
-        said: list[bytes] = []
-        log.snapshot(b"")
-        late: list[tuple[int, bytes]] = []
-        for n in range(60):
-            said.append(b"%d," % n)
-            log.append(said[-1])
-            what = random.random()
-            if what < 0.1:
-                log.snapshot(b"", b"".join(said))
-                late.clear()
-            elif what < 0.2:
-                late.append((log.begin(), b"".join(said)))
-            elif what < 0.3 and late:
-                number, state = late.pop(0)
-                log.write_snapshot(number, [b"", state])
-            elif what < 0.4:
-                log.close()
-                log = EventLog.open(path)
-                assert log.recovered.snapshot is not None
-                assert b"".join((*log.recovered.snapshot, *log.recovered.records)) == b"".join(said), seed
-                late.clear()
-        log.close()
+@given(st.lists(st.sampled_from(("append", "append", "snapshot", "begin", "write", "open")), max_size=40))
+def test_random_histories_come_back_whole_wherever_the_process_ends(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str]
+) -> None:
+    path = tmp_path_factory.mktemp("log")
+    log = EventLog.open(path)
+    said: list[bytes] = []
+    log.snapshot(b"")
+    late: list[tuple[int, bytes]] = []
+    for n, what in enumerate([*steps, "open"]):
+        said.append(b"%d," % n)
+        log.append(said[-1])
+        if what == "snapshot":
+            log.snapshot(b"", b"".join(said))
+            late.clear()
+        elif what == "begin":
+            late.append((log.begin(), b"".join(said)))
+        elif what == "write" and late:
+            number, state = late.pop(0)
+            log.write_snapshot(number, [b"", state])
+        elif what == "open":
+            log.close()
+            log = EventLog.open(path)
+            assert log.recovered.snapshot is not None
+            assert b"".join((*log.recovered.snapshot, *log.recovered.records)) == b"".join(said)
+            late.clear()
+    log.close()
 
 
 def test_a_sync_sees_to_the_snapshot_and_the_names_as_well(tmp_path: Path) -> None:
