@@ -73,6 +73,11 @@ def seeds(config: pytest.Config, share: int = 1) -> range:
     return range(first := seed_of_run(), first + max(1, config.getoption("--seeds") // share))
 
 
+def until_met(most: int = 1000) -> range:
+    """Return the seeds of jobs that are played until they have met all that may happen."""
+    return range(first := seed_of_run(), first + most)
+
+
 def sample(cases: Sequence[Case], count: int) -> list[Case]:
     """Return some cases in their order, others for each commit."""
     chosen = Random(seed_of_run()).sample(range(len(cases)), min(count, len(cases)))
