@@ -38,10 +38,13 @@ ON_HADOOP = (
 HADOOP_SAMPLE = 2
 #: How many random jobs of tests/sim.
 SEEDS = {"fast": 5, "gate": 60, "all": 3000}
+#: Times the cases of a loop in the gate.
+LOOPS = {"fast": 1, "gate": 1, "all": 20}
 #: How many cases Hypothesis draws for a property.
 EXAMPLES = {"fast": 20, "gate": 60, "all": 3000}
 MEMBERS = {"fast": 50, "gate": 200, "all": 1000}
 ROOT = Path(__file__).resolve().parents[1]
+_cases_of_loop = 1
 
 
 def tier_of(config: pytest.Config) -> str:
@@ -73,6 +76,11 @@ def seeds(config: pytest.Config, share: int = 1) -> range:
     return range(first := seed_of_run(), first + max(1, config.getoption("--seeds") // share))
 
 
+def rotating(count: int) -> range:
+    """Return the seeds of a loop over random cases: others for each commit, and many more in ``all``."""
+    return range(first := seed_of_run(), first + count * _cases_of_loop)
+
+
 def until_met(most: int = 1000) -> range:
     """Return the seeds of jobs that are played until they have met all that may happen."""
     return range(first := seed_of_run(), first + most)
@@ -93,13 +101,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Set what the tier says, and let processes of this run have the same seed."""
-    from hypothesis import settings
-
+    global _cases_of_loop
     tier = tier_of(config)
+    _cases_of_loop = LOOPS[tier]
     for name, numbers in (("seeds", SEEDS), ("members", MEMBERS)):
         if config.getoption(f"--{name}") is None:
             setattr(config.option, name, numbers[tier])
     os.environ[SEED] = str(seed_of_run())
+    from hypothesis import settings
+
     # On a busy machine a case takes as long as it takes.
     settings.register_profile(tier, max_examples=EXAMPLES[tier], deadline=None, database=None)
     settings.load_profile(tier)

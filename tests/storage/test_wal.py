@@ -14,6 +14,7 @@ from eps.errors import StorageError
 from eps.storage.wal import LOG_HEAD, EventLog, Replay, frame
 from tests.fakes.full_disk import no_file_beyond
 from tests.fakes.power import Disk
+from tests.tiers import rotating
 
 RECORDS = tuple(f"record {n}".encode() * (n + 1) for n in range(5))
 
@@ -282,7 +283,7 @@ def test_where_the_power_fails_all_that_was_synced_comes_back_and_no_record_is_l
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = 0
-    for seed in range(60):
+    for seed in rotating(60):
         random = Random(seed)
         path = tmp_path / str(seed)
         path.mkdir()
