@@ -151,7 +151,8 @@ def test_a_run_that_is_longer_than_its_budget_fails_only_where_that_is_asked(tmp
 def test_each_folder_of_tests_has_a_budget_and_what_the_tiers_name_is_there() -> None:
     files = (ROOT / "tests").rglob("test_*.py")
     assert {summary.folder_of(str(path.relative_to(ROOT))) for path in files} == set(summary.budgets())
-    for name in (*tiers.NOT_FAST, *tiers.ON_HADOOP, *tiers.LANES):
+    drawn = [name for names, _ in tiers.DRAWN for name in names]
+    for name in (*tiers.NOT_FAST, *tiers.ON_HADOOP, *tiers.LANES, *drawn):
         path, _, test = name.partition("::")
         assert (ROOT / path).exists() and test in ((ROOT / path).read_text() if test else ""), name
 

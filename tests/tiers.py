@@ -4,8 +4,9 @@
 - ``gate``: every mechanism once with real processes, and a sample of random jobs that is another one for each commit.
 - ``all``: everything: each victim in each phase, every fault of a real Hadoop, Kerberos, thousands of random jobs.
 
-A test that is only in ``all`` has the mark ``tier("all")``, or is on a real Hadoop and not in :data:`ON_HADOOP`.  One
-that plays more in ``all`` asks :func:`of_tier`, and one that plays a sample in the gate :func:`sample`.
+A test that is only in ``all`` has the mark ``tier("all")``.  Of tests that prove the same in other circumstances the
+gate draws some (:data:`DRAWN`).  A test that plays more cases in ``all`` asks :func:`of_tier`, :func:`seeds` or
+:func:`rotating`.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ Case = TypeVar("Case")
 TIERS = ("fast", "gate", "all")
 #: The number from which random jobs, histories and samples of this run are drawn.
 SEED = "EPS_SEED"
-#: Folders that are not in ``fast``: their tests start processes, or wait for them.
-NOT_FAST = ("tests/integration/", "tests/surface/", "tests/yarn/", "tests/devcluster/", "tests/master/")
-#: What the gate plays on a real Hadoop: the contracts, one job with changes, one with faults; and of the rest, but for
-#: what takes minutes, so many that the seed names.
+#: What is not in ``fast``: tests that start processes, or wait for them.
+NOT_FAST = (
+    "tests/integration/", "tests/surface/", "tests/yarn/", "tests/devcluster/", "tests/master/",
+    "tests/cli/test_cli_end_to_end.py", "tests/hscheduler/test_yarn_plugin_build.py",
+    "tests/hscheduler/test_killed_scheduler.py",
+)  # fmt: skip
+#: What the gate always plays on a real Hadoop: the contracts, one job with changes, one with faults.
 ON_HADOOP = (
     "tests/yarn/test_yarn_contract.py",
     "tests/yarn/test_client_contract.py",
@@ -35,7 +39,51 @@ ON_HADOOP = (
     "tests/yarn/test_jobs_on_yarn.py::test_a9a_on_yarn_with_adds_and_removes_is_the_local_model",
     "tests/yarn/test_job_faults_on_yarn.py::test_a_master_killed_in_phases_of_a_plan_comes_back",
 )
-HADOOP_SAMPLE = 2
+#: Tests of whole jobs that prove the same with other faults, sizes and rules -> how many of them the gate draws.  A job
+#: of each kind is always played, and each of the pairs of which both sides must hold.
+DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
+    (("tests/yarn/",), 2),
+    (("tests/integration/test_yarn_in_trouble.py",), 5),
+    (("tests/integration/test_resume.py",), 10),
+    (("tests/integration/test_service.py",), 8),
+    (("tests/integration/test_exactness.py::test_a9a",), 2),
+    (("tests/integration/test_exactness.py::test_dnn",), 1),
+    (("tests/integration/test_exactness.py::test_stale",), 2),
+    (("tests/integration/test_kill_in_plans.py::test_a_kill_before_what_moved",), 2),
+    (("tests/integration/test_data_plane.py::test_without_promised_bits",), 2),
+    (
+        (
+            "tests/integration/test_chaos.py::test_members_that_nobody_reaches",
+            "tests/integration/test_chaos.py::test_a_job_of_which_all_was_killed",
+            "tests/integration/test_chaos.py::test_jobs_that_are_hit",
+            "tests/integration/test_chaos.py::test_an_interrupt_ends",
+        ),
+        2,
+    ),
+    (
+        (
+            "tests/integration/test_attacker.py::test_a_process_of_another_user",
+            "tests/integration/test_attacker.py::test_an_attack_that_is_interrupted",
+        ),
+        1,
+    ),
+    (
+        (
+            "tests/integration/test_page_in_browser.py::test_a_sweep_of_real_jobs",
+            "tests/integration/test_page_in_browser.py::test_a_thousand_trials",
+        ),
+        1,
+    ),
+    (
+        (
+            "tests/integration/test_trials.py",
+            "tests/integration/test_doors.py::test_the_example",
+            "tests/integration/test_trials_failures.py::test_objectives_in_processes",
+            "tests/integration/test_trials_failures.py::test_interrupting",
+        ),
+        5,
+    ),
+)
 #: How many random jobs of tests/sim.
 SEEDS = {"fast": 5, "gate": 60, "all": 3000}
 #: Times the cases of a loop in the gate.
@@ -122,13 +170,20 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def is_played(item: pytest.Item, tier: str) -> bool:
-    """Return whether a test is in a tier, but for those of a real Hadoop that the gate draws."""
+    """Return whether a test is in a tier, or one of those from which the gate draws."""
     mark = item.get_closest_marker("tier")
     if mark is not None and TIERS.index(mark.args[0]) > TIERS.index(tier):
         return False
-    if tier == "fast":
-        return not item.nodeid.startswith(NOT_FAST)
-    return tier == "all" or not item.nodeid.startswith("tests/yarn/") or item.nodeid.startswith(ON_HADOOP)
+    return tier != "fast" or not item.nodeid.startswith(NOT_FAST)
+
+
+def without_most(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests without those of :data:`DRAWN` that the seed does not draw."""
+    left_out: set[pytest.Item] = set()
+    for prefixes, count in DRAWN:
+        group = [item for item in items if item.nodeid.startswith(prefixes) and not item.nodeid.startswith(ON_HADOOP)]
+        left_out.update(set(group).difference(sample(group, count)))
+    return [item for item in items if item not in left_out]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -136,11 +191,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tier = tier_of(config)
     played = [item for item in items if is_played(item, tier)]
     if tier == "gate":
-        left = [item for item in items if item not in played and item.get_closest_marker("tier") is None]
-        played += sample(left, HADOOP_SAMPLE)
+        played = without_most(played)
     chosen = set(played)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = [item for item in items if item in chosen]
+    items[:] = played
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in LANES])
 
