@@ -24,10 +24,11 @@ def test_large_job_that_changes_its_size_and_loses_members_and_masters_finishes_
     workers: int, servers: int, tmp_path: Path
 ) -> None:
     kind: Callable[..., CheckpointedJob] = CheckpointedJob
+    iterations = 24 if workers < 100 else 12
     if workers < 100:
         # Each restores the state of all members, and most of the time would be that.
         kind = partial(MortalCheckpointedJob, directory=tmp_path / "log", deaths=0.0005, lossy=True)
-    settings = CoreSettings(workers + workers // 5, servers + servers // 5, 24, followers=1)
+    settings = CoreSettings(workers + workers // 5, servers + servers // 5, iterations, followers=1)
     job = kind(
         seed_of_run(), settings, workers, servers,
         faults=Faults(drop=0.0, duplicate=0.0, late=0.05), breaks=Breaks(0.001, 0.001), iteration_s=0.2, every=5,
