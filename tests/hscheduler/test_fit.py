@@ -251,7 +251,7 @@ class TestCommands:
 
     def test_what_is_no_report_is_told(self, tmp_path):
         path = tmp_path / "report.json"
-        for text, message in (("{}", "no report"), ("[", "Expecting"), ('{"trials": []}', "no report")):
+        for text, message in (("{}", "not a report"), ("[", "Expecting"), ('{"trials": []}', "not a report")):
             path.write_text(text)
             with pytest.raises(DataError, match=message):
                 reports_in(path)

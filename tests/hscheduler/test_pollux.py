@@ -71,7 +71,7 @@ def test_early_feedback_is_read_from_the_curve(workload):
     [
         ("name,time\n", "line 1: no column 'application'"),
         ("name,time,application,num_replicas\nx,soon,net,1\n", "line 2: not a job"),
-        ("name,time,application,num_replicas\nx,1,other,1\n", "no job of an application"),
+        ("name,time,application,num_replicas\nx,1,other,1\n", "has no measurements for the applications"),
     ],
 )
 def test_what_is_no_workload_is_told(workload, text, message):
