@@ -210,7 +210,7 @@ def test_one_that_is_due_while_another_is_written_is_skipped_not_queued() -> Non
     driver = driver_of(master)
     assert driver.pending is not None and driver.pending.checkpoint_id == order.checkpoint_id
     assert driver.counts["skipped"] >= 2
-    assert all(o.reason == f"that of clock {order.clock} is being written" for o in driver.outcomes)
+    assert all(o.reason == f"the checkpoint of clock {order.clock} is running" for o in driver.outcomes)
 
 
 def test_server_that_is_past_the_clock_skips_the_checkpoint() -> None:

@@ -259,7 +259,7 @@ def test_removal_aborts_an_addition_that_waits_for_containers() -> None:
 
     assert waiting is Phase.PROPOSED
     assert growth.phase is Phase.ABORTED
-    assert growth.reason == "still waiting for containers when remove-workers=1 was asked"
+    assert growth.reason == "still waiting for containers when remove-workers=1 was requested"
     assert shrink.phase is Phase.PREPARED
 
 
@@ -378,7 +378,7 @@ def test_addition_without_containers_does_not_hold_the_last_iteration_for_ever()
     assert early == (Phase.PROPOSED, 2)
     assert (plan.phase, plan.reason) == (
         Phase.ABORTED,
-        "still waiting for containers when the last iteration was due",
+        "still waiting for containers when only the last iteration was left",
     )
     assert master.state.progress.horizon == 4
 
@@ -401,7 +401,7 @@ def test_replacement_that_has_its_containers_does_not_hold_the_last_iteration() 
     assert early == (Phase.PROPOSED, 4), "until then it may still come in time"
     assert (plan.phase, plan.reason) == (
         Phase.ABORTED,
-        "only the last iteration was left, for which nobody else is needed",
+        "only the last iteration was left, which needs no further members",
     )
     assert master.state.progress.horizon == 6, "and nobody is asked for again"
     assert list(master.state.plans.all) == [plan.plan_id]
