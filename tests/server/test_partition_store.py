@@ -352,5 +352,5 @@ def test_push_with_maxima_that_are_no_magnitudes_is_refused(bad: float) -> None:
     maxima = np.full(blocks, np.finfo(np.float32).max, np.float32)
     check_pushes(runtime, [PushPart(0, -1, (0,), SAMPLES, np.empty(0, runtime.grid.dtype), maxima)])
     maxima[-1] = bad
-    with pytest.raises(ProtocolError, match="no magnitudes"):
+    with pytest.raises(ProtocolError, match="negative, infinite or NaN"):
         check_pushes(runtime, [PushPart(0, -1, (0,), SAMPLES, np.empty(0, runtime.grid.dtype), maxima)])
