@@ -258,7 +258,7 @@ class Checkpoints:
             return []
         return list(self._end("failed", reason, now_s))
 
-    def is_begun_with(self, membership: Membership, name: str) -> bool:
+    def restores(self, membership: Membership, name: str) -> bool:
         """Return whether a membership begins with that checkpoint, after a rollback or a resume."""
         resumed = membership.version == 1 and any(start.checkpoint == name for start in self.complete)
         return resumed or (membership.goes_back and membership.checkpoint == name)
@@ -275,14 +275,14 @@ class Checkpoints:
         if self.pending is not None:
             self.pending.finishing_s, self.pending.waits = None, ""
 
-    def say_again(self, name: MemberId, owned: Iterable[int]) -> list[e.Command]:
+    def resend_order(self, name: MemberId, owned: Iterable[int]) -> list[e.Command]:
         """Resend the current checkpoint's order to a server that owns missing parts."""
         pending = self.pending
         if pending is None or pending.finishing_s is not None or set(owned) <= pending.parts.keys():
             return []
         return [self._order_to(name, pending)]
 
-    def go_back(self, epoch: int, clock: int, now_s: float) -> list[e.Command]:
+    def roll_back(self, epoch: int, clock: int, now_s: float) -> list[e.Command]:
         """Start a new epoch at the clock of an earlier checkpoint."""
         why = f"the job rolled back to clock {clock}"
         commands = [] if self.pending is None else list(self._end("failed", why, now_s))

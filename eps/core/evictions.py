@@ -186,7 +186,7 @@ def is_all_of_a_role(membership: Membership, names: Collection[MemberId]) -> boo
     return any(set(membership.of_role(role)) <= set(names) for role in Role)
 
 
-def may_go_on(plan: Plan, membership: Membership, names: Collection[MemberId]) -> bool:
+def may_continue(plan: Plan, membership: Membership, names: Collection[MemberId]) -> bool:
     """Return whether an uncommitted plan may continue beside the drain of ``names``.
 
     It may if it removes them itself.  If the drain needs a successor, it also may if it brings one, or if it adds no

@@ -51,7 +51,7 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core.checkpoints import CheckpointContext, Checkpoints, Export, Schedule, Timetable
 from eps.core.events import ENDED_STATES, Command, CommandBuffer, JobState
-from eps.core.evictions import TAKEN_AWAY, EvictionOutcome, Evictions, may_go_on
+from eps.core.evictions import TAKEN_AWAY, EvictionOutcome, Evictions, may_continue
 from eps.core.members import MISSING, Masters, Members
 from eps.core.membership import Membership
 from eps.core.messages import Orders
@@ -156,7 +156,7 @@ class Job:
             return self.out.take()
         match event:
             case e.ChangeRequested() | e.CancelRequested():
-                error = JobFinishedError(f"the job has {self.state}: it cannot be changed any more")
+                error = JobFinishedError(f"the job has {self.state}: it can no longer be changed")
                 self.out.say(e.Answer(event.request_id, error=error))
             case e.MemberRegistered():
                 self.out.say(e.ReleaseContainer(event.container_id))
@@ -237,7 +237,7 @@ class Job:
             if name in self.members.unacked or not turn:
                 # Otherwise the plan sends it.
                 orders += self.members.orders([name], turn)
-            self.out.add(self.checkpoints.say_again(name, membership.partitions.owned_by(name)))
+            self.out.add(self.checkpoints.resend_order(name, membership.partitions.owned_by(name)))
         orders += [found for found in self._outstanding() if found[0] == name and found not in orders]
         self.out.send(orders)
 
@@ -315,7 +315,7 @@ class Job:
             case m.CheckpointUnusable(_, checkpoint, message):
                 if membership is None or self.recovery.inquiry is not None:
                     return
-                if self.checkpoints.is_begun_with(membership, checkpoint):
+                if self.checkpoints.restores(membership, checkpoint):
                     self.out.add(self.checkpoints.unusable(checkpoint, message, now_s))
                     self.recovery.unreadable(report)
             case m.Inventory():
@@ -347,7 +347,7 @@ class Job:
         if reason and self.plans.flight.uncommitted is not None:
             self._abort(self.plans.flight.uncommitted, reason)
         elif without:
-            self.out.add(self.plans.flight.go_on_with_granted(now_s))
+            self.out.add(self.plans.flight.continue_with_granted(now_s))
             self.out.add(self.members.dismiss(without, "the change continues without it"))
         if self.membership is None:
             self._step_start(silent_s > 0)
@@ -470,7 +470,7 @@ class Job:
         self.out.add(recovery.end(before, after, self.progress.completed, now_s))
         servers = sorted(name for name in inquiry.lost if name in before.servers)
         if after.goes_back:
-            self.out.add(self.checkpoints.go_back(self.checkpoints.epoch + 1, after.from_clock, now_s))
+            self.out.add(self.checkpoints.roll_back(self.checkpoints.epoch + 1, after.from_clock, now_s))
             self.progress.roll_back(after.from_clock)
             if self.state is JobState.EXPORTING:
                 self.state = JobState.RUNNING
@@ -519,7 +519,7 @@ class Job:
         if self.progress.horizon >= self.settings.iterations - 1:
             # The job ends soon after its last iteration is granted; members lost before that are recovered.
             return
-        if plan is not None and may_go_on(plan, membership, names):
+        if plan is not None and may_continue(plan, membership, names):
             self.evictions.drained_by(plan)
             return
         if plan is not None:

@@ -269,12 +269,12 @@ class Members:
 
 
 #: Shorter waits for containers are not reported.
-TOLD_S = 1.0
+REPORTED_WAIT_S = 1.0
 
 
 def containers_waited_for(records: Iterable[Member], now_s: float) -> str:
     """Return a sentence about the members that wait for containers; empty if none has waited long."""
-    missing = [record for record in records if now_s - record.asked_s >= TOLD_S]
+    missing = [record for record in records if now_s - record.asked_s >= REPORTED_WAIT_S]
     if not missing:
         return ""
     count, waited_s = len(missing), now_s - min(record.asked_s for record in missing)

@@ -78,7 +78,7 @@ class PlanDriver:
                 self.sent[move.item] = self.received[move.item] = STANDING
 
     def with_granted(self, now_s: float) -> PlanDriver:
-        """Return a driver for the newcomers that have a container; no member has been told of any yet."""
+        """Return a driver for the newcomers that have a container; members do not know of any newcomer yet."""
         coming = (tuple(n for n in self.plan.coming.of_role(role) if n in self.granted) for role in Role)
         self.plan.coming = Team(*coming)
         self.plan.transfer = plan_transfer(self.before, self.plan.coming, self.plan.going)
@@ -465,7 +465,7 @@ class Flight:
             return f"not granted within {REGAIN_PATIENCE_S:g} s: no room is free, or no container fits on one node", ()
         return "", waiting
 
-    def go_on_with_granted(self, now_s: float) -> list[e.Command]:
+    def continue_with_granted(self, now_s: float) -> list[e.Command]:
         """Continue without the newcomers that have no container: another request for them would fail, too."""
         assert self.driver is not None
         before = self.driver.plan.added
@@ -703,13 +703,13 @@ class Plans:
         if job.membership is None:
             raise PlanError(f"{change} refused: the job is still starting")
         if job.horizon >= iterations - 1:
-            raise JobFinishedError(f"{change} refused: the last iteration ({iterations - 1}) has been granted already")
+            raise JobFinishedError(f"{change} refused: the last iteration ({iterations - 1}) has already been granted")
         return resolve(after_plans(roster(job), self.open, self._settings), change, self._settings)[1:]
 
     def _dry_run(self, change: Change, job: PlanContext) -> str:
         coming, going = self._check(change, job)
         assert job.membership is not None
-        added, removed = (", ".join(team.members) or "nobody" for team in (coming, going))
+        added, removed = (", ".join(team.members) or "none" for team in (coming, going))
         who = f"{change}: adds {added}, removes {removed}"
         ahead = len(self.queue) + (self.flight.driver is not None)
         if ahead:
@@ -725,9 +725,9 @@ class Plans:
             # A client repeats the request if the answer was lost.
             return None
         if plan.phase in ENDED:
-            return PlanError(f"plan {plan.plan_id} has ended already: {plan.phase}")
+            return PlanError(f"plan {plan.plan_id} has already ended: {plan.phase}")
         if not plan.undecided:
-            return PlanError(f"plan {plan.plan_id} is committed at clock {plan.commit_clock} and rolls forward")
+            return PlanError(f"plan {plan.plan_id} is committed at clock {plan.commit_clock}; it cannot be cancelled")
         return plan
 
     def fire(self, job: PlanContext) -> list[e.Command]:

@@ -318,7 +318,7 @@ def _resolve_drain(roster: Roster, names: Sequence[MemberId]) -> tuple[Roster, T
         roster = _with(roster, role, staying + coming[role], number + len(coming[role]))
     unknown = sorted(set(names).difference(*going.values()))
     if unknown:
-        raise UnknownMemberError(f"{', '.join(unknown)}: no members of the job")
+        raise UnknownMemberError(f"{', '.join(unknown)}: not a member of the job")
     added, removed = (Team(found[Role.WORKER], found[Role.SERVER]) for found in (coming, going))
     return roster, added, removed
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.members import TOLD_S, Member, containers_waited_for
+from eps.core.members import REPORTED_WAIT_S, Member, containers_waited_for
 from eps.core.membership import Membership, PartitionTable, spread_evenly
 from eps.core.planner import heirs, standing_followers
 from eps.core.types import Address, CoreSettings, MemberId, Role
@@ -36,7 +36,7 @@ class Inquiry:
     #: Newcomer -> its role.
     roles: dict[MemberId, Role] = field(default_factory=dict)
     #: Whether members' state is useless, because a checkpoint could not be read after the rollback to it had begun.
-    must_go_back: bool = False
+    must_roll_back: bool = False
     #: Which member could not read it, and why.
     unreadable: str = ""
     #: The first clock whose results the job master lacks.
@@ -128,7 +128,7 @@ def take_over(before: Membership, inquiry: Inquiry, settings: CoreSettings) -> M
     return _membership(before, inquiry, PartitionTable(owners, followers), min(split_clocks), split_clocks)
 
 
-def measured_again(after: Membership, next_clocks: Sequence[int]) -> Membership:
+def with_lost_results(after: Membership, next_clocks: Sequence[int]) -> Membership:
     """Return ``after`` with split clocks lowered so that every lost result is computed again.
 
     Under SSP and ASP a checkpoint may hold more of some splits than the clock from which all restart.  The worker that
@@ -381,14 +381,14 @@ class Recovery:
         """
         last = self.inquiry or Inquiry(0)
         # Some members may not have rolled back yet: then inventories would mix two incarnations.
-        half_back = self.inquiry is None and before.goes_back and unacked
+        half_rolled_back = self.inquiry is None and before.goes_back and unacked
         self._number += 1
         self.inquiry = Inquiry(
             self._number,
             {**last.lost, **self._lost},
             newcomers=last.newcomers,
             roles=last.roles,
-            must_go_back=last.must_go_back or half_back or bool(self._unreadable),
+            must_roll_back=last.must_roll_back or half_rolled_back or bool(self._unreadable),
             unreadable=self._unreadable or last.unreadable,
             from_clock=completed,
         )
@@ -436,17 +436,17 @@ class Recovery:
             Per split, the first clock for which the job master has no result.
         """
         assert self.inquiry is not None
-        after = None if self.inquiry.must_go_back else take_over(before, self.inquiry, settings)
+        after = None if self.inquiry.must_roll_back else take_over(before, self.inquiry, settings)
         if after is None:
             return roll_back(before, self.inquiry, point)
-        return after if settings.bsp else measured_again(after, next_clocks)
+        return after if settings.bsp else with_lost_results(after, next_clocks)
 
     def end(self, before: Membership, after: Membership, completed: int, now_s: float) -> list[e.Command]:
         """End the recovery, and record its membership."""
         inquiry, self.inquiry = self.inquiry, None
         assert inquiry is not None
         if after.goes_back:
-            self._note_going_back(inquiry, before, max(0, after.from_clock), max(0, completed), now_s)
+            self._note_rollback(inquiry, before, max(0, after.from_clock), max(0, completed), now_s)
             self._counted_at = after.from_clock
         for loss in self.losses:
             if loss.name in inquiry.lost and loss.outcome is LossOutcome.OPEN:
@@ -463,11 +463,11 @@ class Recovery:
         }
         return [e.synced("rolled-back" if after.goes_back else "taken-over", now_s, **record)]
 
-    def _note_going_back(self, inquiry: Inquiry, before: Membership, to: int, clock: int, now_s: float) -> None:
+    def _note_rollback(self, inquiry: Inquiry, before: Membership, to: int, clock: int, now_s: float) -> None:
         """Record a rollback; merge it with the one before if the job has not restarted in between."""
         lost, unreadable = dict(inquiry.lost), inquiry.unreadable
         servers = tuple(name for name in lost if name in before.servers)
-        if before.goes_back and inquiry.must_go_back:
+        if before.goes_back and inquiry.must_roll_back:
             last = self.goings_back.pop()
             clock, lost, servers = last.clock, {**last.lost, **lost}, last.servers + servers
             unreadable = "; ".join(filter(None, (last.unreadable, unreadable)))
@@ -484,7 +484,7 @@ class Recovery:
         names = self.inquiry.newcomers if self.inquiry is not None else ()
         coming = [members[name] for name in names if members[name].address is None]
         waits = containers_waited_for([member for member in coming if not member.launched], now_s)
-        late = [member.name for member in coming if member.is_late(now_s, TOLD_S)]
+        late = [member.name for member in coming if member.is_late(now_s, REPORTED_WAIT_S)]
         register = f"waits for {', '.join(late)} to register" if late else ""
         return " and ".join(filter(None, (waits, register)))
 

@@ -25,7 +25,7 @@ def check_parts(runtime: Runtime, parts: Iterable[PushPart | PullPart]) -> None:
     ranges = runtime.ranges
     for part in parts:
         if part.partition >= len(ranges):
-            raise ProtocolError(f"a part for partition {part.partition}; the job has {len(ranges)}")
+            raise ProtocolError(f"a part for partition {part.partition}; the job has {len(ranges)} partitions")
         if part.keys is not None:
             _check_keys(part.partition, ranges[part.partition], part.keyset, part.keys)
 
@@ -178,7 +178,7 @@ def check_update(runtime: Runtime, header: pb.PartitionUpdate, arrays: Sequence[
             f"{what} is of splits {list(splits)}; the job has 0 to {settings.num_splits - 1}, each named once"
         )
     if not (math.isfinite(header.rate_scale) and header.rate_scale >= 0.0):
-        raise ProtocolError(f"{what} has a rate scale of {header.rate_scale}; expected a share of the rate")
+        raise ProtocolError(f"{what} has a rate scale of {header.rate_scale}; expected a finite number >= 0")
     start, stop = runtime.ranges[partition]
     size = 0 if header.clock < 0 else stop - start
     if header.sparse:
@@ -199,7 +199,7 @@ def check_update(runtime: Runtime, header: pb.PartitionUpdate, arrays: Sequence[
 
 def _check_transferred(runtime: Runtime, what: str, partition: int) -> None:
     if not 0 <= partition < len(runtime.ranges):
-        raise ProtocolError(f"{what} of partition {partition}; the job has {len(runtime.ranges)}")
+        raise ProtocolError(f"{what} of partition {partition}; the job has {len(runtime.ranges)} partitions")
 
 
 def update_data(header: pb.PartitionUpdate, arrays: Sequence[np.ndarray]) -> UpdateData:

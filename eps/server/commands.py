@@ -28,9 +28,9 @@ from eps.pb import data_pb2 as pb
 from eps.server.checkpoint_writer import CheckpointWriter
 from eps.server.checks import update_data
 from eps.server.followers import Followers
+from eps.server.open_requests import DeferredAnswer, PullRequest, PushRequest, TransferRequest
 from eps.server.partition_store import PartitionStore, UpdateData
 from eps.server.partitions import Partitions
-from eps.server.pending import Later, PullRequest, PushRequest, TransferRequest
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class Commands:
 
     Attributes
     ----------
-    later : deque
+    deferred : deque
         Complete answers, to be sent without the lock.
     """
 
@@ -201,7 +201,7 @@ class Commands:
         self._lean = lean
         self._report = report
         self._arithmetic = Arithmetic()
-        self.later: deque[Later] = deque()
+        self.deferred: deque[DeferredAnswer] = deque()
         self.table: dict[type, Callable[[Any], None]] = {
             s.CreatePartition: partitions.create,
             s.ApplyPush: self._apply_push,
@@ -305,21 +305,21 @@ class Commands:
         request = _transfer(command.request)
         assert request.store is not None
         self._partitions.stores[command.partition] = request.store
-        self.later.append(request)
+        self.deferred.append(request)
 
     def _apply_update(self, command: s.ApplyUpdate) -> None:
         request = _transfer(command.request)
         update = update_data(request.header.update, request.message.arrays)
         self._partitions.stores[command.partition].apply_update(update, command.clock, command.splits)
-        self.later.append(request)
+        self.deferred.append(request)
 
     def _drop_update(self, command: s.DropUpdate) -> None:
-        self.later.append(_transfer(command.request))
+        self.deferred.append(_transfer(command.request))
 
     def _refuse_update(self, command: s.RefuseUpdate) -> None:
         request = _transfer(command.request)
         request.refusal = TakenOverError(f"{self._state.name} owns partition {request.header.update.partition} now")
-        self.later.append(request)
+        self.deferred.append(request)
 
     # ---- other commands
 

@@ -126,7 +126,7 @@ class Preparations:
             PartitionStore(runtime, partitions[0], None)
 
 
-def take_in(message: Message, van: Van) -> tuple[list[np.ndarray], str]:
+def own_arrays(message: Message, van: Van) -> tuple[list[np.ndarray], str]:
     """Return the arrays of a snapshot as this server's own, and the checksum of their message.
 
     Parameters

@@ -500,10 +500,12 @@ class PartitionStore:
         for (length, dtype), theirs in zip(expected, [values, exponents, applications, *slots, state], strict=True):
             if theirs.shape != (length,) or theirs.dtype != dtype:
                 due = f"{np.dtype(dtype)}({length},)"
-                raise TransferError(f"partition {self.partition}: {theirs.dtype}{theirs.shape} where {due} is due")
+                raise TransferError(
+                    f"partition {self.partition} has an array {theirs.dtype}{theirs.shape}; expected {due}"
+                )
         if self._parameters.last is not None and (last.shape != (size,) or last.dtype != np.int32):
             found = f"{last.dtype}{last.shape}"
-            raise TransferError(f"partition {self.partition}: clocks {found} where int32({size},) is due")
+            raise TransferError(f"partition {self.partition} has clocks {found}; expected int32({size},)")
         self.clock, self.version = int(state[0]), int(state[1])
         self._previous_version = self.version
         # Small arrays may share memory with others, so they are copied.
@@ -533,7 +535,7 @@ class PartitionStore:
         # Clock -1 changes no parameter, so its version is that of clock 0.
         unchanged = clock == -1 and self.clock == 0
         if previous and not unchanged and (clock < 0 or not self._parameters.has_previous):
-            raise ProtocolError(f"partition {self.partition} does not keep its parameters of clock {clock} any more")
+            raise ProtocolError(f"partition {self.partition} no longer keeps its parameters of clock {clock}")
         return self._parameters.read(part.keyset, part.keys, previous and not unchanged), exponents
 
     def version_at(self, clock: int) -> int:

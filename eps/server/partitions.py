@@ -124,7 +124,7 @@ class Rows:
         with self._lock:
             if self._clock is None or clock > self._clock:
                 self._clock = clock
-                self._places = self._divided()
+                self._places = self._layout()
             row, at = self._places.pop(partition, (None, 0)) if clock == self._clock else (None, 0)
             if row is None:
                 return self._empty(stop - start)
@@ -132,11 +132,11 @@ class Rows:
                 row.memory = self._empty(row.length)
             return row.memory[at : at + stop - start]
 
-    def go_back(self) -> None:
+    def restart(self) -> None:
         """Restart with the next requested clock, which may be an earlier one."""
         self._clock = None
 
-    def _divided(self) -> dict[int, tuple[_Row, int]]:
+    def _layout(self) -> dict[int, tuple[_Row, int]]:
         places: dict[int, tuple[_Row, int]] = {}
         row = _Row()
         for partition in sorted(self._here):
@@ -237,7 +237,7 @@ class Partitions:
         self.stores: dict[int, PartitionStore] = {}
         self.keysets = KeySets()
         #: Partitions restored from a checkpoint that are not in use yet.
-        self._started_with: dict[int, PartitionStore] = {}
+        self._restored: dict[int, PartitionStore] = {}
         self._rows = Rows(runtime.ranges, self.stores, self.empty)
 
     def empty(self, length: int) -> np.ndarray:
@@ -248,15 +248,15 @@ class Partitions:
         """Return a partition that is not in use yet."""
         return PartitionStore(self._runtime, partition, values, self.empty, partial(self._rows.memory, partition))
 
-    def begin_with(self, stores: dict[int, PartitionStore]) -> None:
+    def set_restored(self, stores: dict[int, PartitionStore]) -> None:
         """Set the partitions that were restored from the checkpoint of a start or rollback."""
-        self._started_with = stores
-        self._rows.go_back()
+        self._restored = stores
+        self._rows.restart()
 
     def create(self, command: s.CreatePartition) -> None:
         """Create a partition for a start or rollback, from its checkpoint or from its seed."""
         partition = command.partition
-        found = self._started_with.pop(partition, None)
+        found = self._restored.pop(partition, None)
         if found is None:
             start, stop = self._runtime.ranges[partition]
             found = self.new(partition, initial_values(self._runtime, start, stop))

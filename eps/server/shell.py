@@ -26,10 +26,10 @@ from eps.server.checkpoint_writer import CheckpointWriter
 from eps.server.checks import check_keysets, check_parts, check_pushes, check_snapshot, check_update, divided
 from eps.server.commands import Commands
 from eps.server.followers import Followers, FollowerStream, Transfer
-from eps.server.incoming import Preparations, take_in
+from eps.server.incoming import Preparations, own_arrays
+from eps.server.open_requests import PendingExchange, PullRequest, PushRequest, TransferRequest
 from eps.server.partition_store import PartitionStore
 from eps.server.partitions import Partitions, load_partitions
-from eps.server.pending import PendingExchange, PullRequest, PushRequest, TransferRequest
 from eps.spec.runtime import Runtime
 from eps.storage.checkpoint import open_checkpoints
 from eps.storage.local import LocalStorage
@@ -101,7 +101,7 @@ class ServerShell:
         if first or (membership.goes_back and membership.version > self._state.version):
             name = self._runtime.start.checkpoint if first else membership.checkpoint
             try:
-                counters = self._begin_with(name, membership.partitions.held_by(self._state.name))
+                counters = self._restore(name, membership.partitions.held_by(self._state.name))
             except StorageError as error:
                 self._report(m.CheckpointUnusable(self._state.name, name, str(error)))
                 return
@@ -119,7 +119,7 @@ class ServerShell:
             clocks,
         )
 
-    def _begin_with(self, checkpoint: str, held: Sequence[int]) -> Mapping[int, s.Counters]:
+    def _restore(self, checkpoint: str, held: Sequence[int]) -> Mapping[int, s.Counters]:
         """Restore the partitions for a start or a rollback.
 
         Servers that join later, or leave, restore nothing; for a later one the checkpoint may be deleted already.
@@ -138,7 +138,7 @@ class ServerShell:
                 self._checkpoints, checkpoint, held, self._runtime, self._partitions.empty
             )
         with self._lock:
-            self._partitions.begin_with(stores)
+            self._partitions.set_restored(stores)
         return counters
 
     # ---- the data plane
@@ -174,7 +174,7 @@ class ServerShell:
 
     def _on_exchange(self, exchange: pb.Exchange, message: Message, reply: ReplyTo) -> None:
         pushes, pulls = x.parse_exchange(exchange, message.arrays, self._runtime.longest_partition)
-        pending = PendingExchange(reply, pushes, pulls, self._commands.later, self._runtime.lean)
+        pending = PendingExchange(reply, pushes, pulls, self._commands.deferred, self._runtime.lean)
         check_parts(self._runtime, [*pushes, *pulls])
         keysets = self._partitions.keysets
         with self._lock:
@@ -203,7 +203,7 @@ class ServerShell:
                     self._step(event)
                 pending.taken_in()
         finally:
-            self._do_later()
+            self._send_deferred()
 
     def _on_snapshot(self, header: pb.DataHeader, message: Message, reply: ReplyTo) -> None:
         part = header.snapshot
@@ -211,9 +211,9 @@ class ServerShell:
         seal = message.seal
         if seal is None:
             raise TransferError(f"partition {part.partition} came without a checksum")
-        arrays, found = take_in(message, self._van)
+        arrays, found = own_arrays(message, self._van)
         if found != seal.left:
-            raise TransferError(f"partition {part.partition} left as {seal.left} and arrived as {found}")
+            raise TransferError(f"partition {part.partition} left with checksum {seal.left} and arrived with {found}")
         # Without the lock, so that the partitions served here do not wait for the copy.
         store = self._partitions.new(part.partition, None)
         blob, keysets = divided(arrays, len(part.keysets))
@@ -262,7 +262,7 @@ class ServerShell:
                 self._step(*events)
         finally:
             # Also if a later command failed: earlier ones have complete answers.
-            self._do_later()
+            self._send_deferred()
 
     def _step(self, *events: s.ServerEvent) -> None:
         """Do the same as :meth:`_take`, with the lock held.
@@ -283,9 +283,9 @@ class ServerShell:
             self._report(m.MemberFailed(self._state.name, type(error).__name__, str(error)))
             raise
 
-    def _do_later(self) -> None:
+    def _send_deferred(self) -> None:
         """Send complete answers and start new streams, without the lock."""
-        for queue in (self._commands.later, self._followers.begun):
+        for queue in (self._commands.deferred, self._followers.begun):
             while queue:
                 try:
                     due = queue.popleft()

@@ -536,7 +536,7 @@ class Program:
             held[0].finish()
         except Exception as error:
             # A user's model may fail on zero parameters; real errors show at the first clock.
-            logger.info("while warming up: %s", error)
+            logger.info("the warm-up failed, which is harmless: %s", error)
 
     def forget(self) -> None:
         """Drop the loaded splits: nothing more is computed unless members are lost."""

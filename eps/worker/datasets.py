@@ -117,7 +117,7 @@ class Datasets:
             The job or the plan has no such split, or its checksum differs from the recorded one.
         """
         if not 0 <= split < self._runtime.settings.num_splits:
-            raise TransferError(f"split {split} was sent; the job has {self._runtime.settings.num_splits}")
+            raise TransferError(f"split {split} was sent, but the job has {self._runtime.settings.num_splits} splits")
         found = hashlib.sha256(content).hexdigest()
         expected = self._runtime.shape.split_checksums[split]
         if found != expected:

@@ -96,7 +96,7 @@ def test_dry_run_says_what_would_move_and_changes_nothing() -> None:
     answer = master.request(ADD_SERVER, dry_run=True)
 
     assert answer.text.splitlines() == [
-        "add-servers=1: adds server-3, removes nobody",
+        "add-servers=1: adds server-3, removes none",
         "partition 0: server-1 -> server-3",
         "partition 2: server-2 -> server-3",
     ]
@@ -196,7 +196,7 @@ def test_plan_is_cancelled_before_commit_and_rolls_forward_after(change: Change,
     if stage in ("committed", "switched"):
         assert "is committed at clock" in str(answer.error) and plan.phase == stage
     elif stage == "released":
-        assert "has ended already: released" in str(answer.error)
+        assert "has already ended: released" in str(answer.error)
     else:
         assert answer.error is None
         assert (plan.phase, plan.reason) == (Phase.ABORTED, "cancelled")

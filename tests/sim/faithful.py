@@ -165,7 +165,7 @@ class FaithfulProcess(SimProcess):
 
 
 class Pending:
-    """Twin of ``eps.server.pending.PendingExchange``."""
+    """Twin of ``eps.server.open_requests.PendingExchange``."""
 
     def __init__(self, exchange: Exchange, reply: Callable[[object], None], on_hurried: Callable[[], None]) -> None:
         self._reply = reply

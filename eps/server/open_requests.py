@@ -37,7 +37,7 @@ class PendingExchange:
 
     Parameters
     ----------
-    later : deque
+    deferred : deque
         Receives this exchange once its answer is complete; then :meth:`send` is due.
     """
 
@@ -46,11 +46,11 @@ class PendingExchange:
         reply: ReplyTo,
         pushes: Sequence[PushPart],
         pulls: Sequence[PullPart],
-        later: deque[Later],
+        deferred: deque[DeferredAnswer],
         lean: Lean = PLAIN,
     ) -> None:
         self._reply = reply
-        self._later = later
+        self._deferred = deferred
         self._lean = lean
         self._pushes: dict[int, PushAnswer | None] = dict.fromkeys((part.partition for part in pushes), None)
         self._pulls: dict[int, PullAnswer | None] = dict.fromkeys((part.partition for part in pulls), None)
@@ -106,7 +106,7 @@ class PendingExchange:
         pulls = [a or PullAnswer(p, refusal=again) for p, a in self._pulls.items()]
         self._answer = build_reply(pushes, pulls, self._lean)
         self._requests = []
-        self._later.append(self)
+        self._deferred.append(self)
 
     def send(self) -> None:
         """Send the answer; call without the server's lock, because the requester may run on this thread.
@@ -174,4 +174,4 @@ class TransferRequest:
 
 
 #: Answers that are sent after the server's lock is released.
-Later = PendingExchange | TransferRequest
+DeferredAnswer = PendingExchange | TransferRequest
