@@ -310,7 +310,7 @@ class SilenceWatch:
         self._asked_s: float | None = None
 
     def expect(self, container_id: str, now_s: float) -> None:
-        """Start to wait for a container's stream; no effect if it is watched already."""
+        """Start waiting for a container's stream; no effect if it is watched already."""
         self._begin(now_s)
         self._watched.setdefault(container_id, _Watched(now_s))
 
@@ -337,7 +337,7 @@ class SilenceWatch:
             watched.broke_s = now_s
 
     def forget(self, container_id: str) -> None:
-        """Stop to watch a container, because it has ended or will be ended."""
+        """Stop watching a container that has ended or will be ended."""
         self._watched.pop(container_id, None)
 
     def silent(self, now_s: float, timeout_s: float) -> list[tuple[str, str]]:

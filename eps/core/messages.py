@@ -136,7 +136,7 @@ class HeldPartition:
     holding: str
     #: Per split, the next clock that is due.
     next_clock: tuple[int, ...]
-    #: BSP: the first clock whose parameters can still be read, because some worker may not have the newest version.
+    #: BSP: the first clock whose parameters this server still has; some servers lack the version before the newest.
     oldest_clock: int = -1
 
 

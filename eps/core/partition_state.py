@@ -126,9 +126,9 @@ class PartitionState:
     #: Follower side: the plan that brought it, and the checksum of the received snapshot.
     plan_id: int = 0
     checksum: str = ""
-    #: BSP: the clock at which this server becomes the owner, or stops to be.
+    #: BSP: the clock at which this server becomes the owner, or stops being it.
     promote_at: int | None = None
-    #: Under BSP nothing is served that a follower lacks which has caught up.
+    #: Servers that receive its updates.  Under BSP nothing is served that a caught-up follower lacks.
     followers: dict[MemberId, Follower] = field(default_factory=dict)
     #: SSP and ASP: acknowledgements that wait until followers reach a sequence number.
     unstable: list[tuple[int, s.AckPush]] = field(default_factory=list)
@@ -262,7 +262,7 @@ class PartitionState:
         return min([f.acked for f in self.followers.values() if f.acked is not None], default=self.sequence)
 
     def send_to(self, follower: MemberId, plan_id: int, out: Commands) -> None:
-        """Start to send the partition to a follower; if it was started before, repeat the report."""
+        """Start sending the partition to a follower; if that was started before, repeat the report."""
         known = self.followers.get(follower)
         if known is not None:
             if known.sent is not None and known.joined_at is None and known.plan_id == plan_id:
@@ -296,7 +296,7 @@ class PartitionState:
         self._settle(out)
 
     def stop_sending(self, follower: MemberId, out: Commands) -> None:
-        """Stop to send updates to a follower and to wait for it."""
+        """Stop sending updates to a follower and waiting for it."""
         out.append(s.StopSending(self.followers.pop(follower).plan_id, self.partition, follower))
         self._settle(out)
 
@@ -352,7 +352,7 @@ class PartitionState:
     # ---- ownership
 
     def change_hands(self) -> bool:
-        """BSP: become the owner, or stop to be, if the clock has come; return whether that happened."""
+        """BSP: become the owner, or stop being it, if the clock has come; return whether that happened."""
         if self.promote_at is None or self.clocks.completed < self.promote_at:
             return False
         if self.holding is Holding.FOLLOWER:

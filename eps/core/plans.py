@@ -112,7 +112,7 @@ class PlanDriver:
 
     @property
     def concerned(self) -> tuple[MemberId, ...]:
-        """All that take part: the members before the change and the added ones, without lost ones."""
+        """The members that take part: those before the change and the added ones, without lost ones."""
         return tuple(name for name in self.before.members + self.plan.added if name not in self.lost)
 
     @property
@@ -533,7 +533,7 @@ class Flight:
     def turn_of_membership(self) -> int:
         """Return the turn of the plan that made the membership; 0 if no plan did.
 
-        An uncommitted plan never counts: members would keep what a plan brought whose turn they receive.
+        An uncommitted plan never counts: with its turn, members would keep what it brought although it may be aborted.
         """
         return self.committed.turn if self.committed is not None else 0
 

@@ -399,7 +399,6 @@ def pause_and_slowdown(
         The sum of all such excesses, positive and negative; at least 0.
     """
     # The interval that contains the beginning starts with the last completion before it.
-    # The interval that is running at the begin starts with the last completion before it.
     first = max(0, bisect_right(completed_s, begin_s) - 1)
     stop = min(len(completed_s), bisect_left(completed_s, end_s) + 1)
     during = list(pairwise(completed_s[first:stop]))

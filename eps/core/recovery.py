@@ -311,8 +311,8 @@ class Recovery:
         """
         name, reason = loss.name, loss.reason
         if starts and not member.granted:
-            # The resource manager gave its container up: nothing is lost, but the job must not request for ever.
-            if self.in_vain(loss.clock, loss.at_s, starts=True):
+            # The resource manager gave up on its container: nothing is lost, but the job must not retry forever.
+            if self.count_failure(loss.clock, loss.at_s, starts=True):
                 self.fatal = f"{name} was never granted a container: the last one requested {reason}"
             return [e.noted("not-granted", loss.at_s, member=name, reason=reason)]
         self.losses.append(loss)
@@ -345,11 +345,11 @@ class Recovery:
         self.must_ask = self._unreadable
 
     def _count(self, name: MemberId, reason: str, completed: int, now_s: float, *, starts: bool) -> None:
-        why = self.in_vain(completed, now_s, starts=starts)
+        why = self.count_failure(completed, now_s, starts=starts)
         if why:
             self.fatal = f"{name} ended unexpectedly: {reason}; {why}"
 
-    def in_vain(self, completed: int, now_s: float, *, starts: bool) -> str:
+    def count_failure(self, completed: int, now_s: float, *, starts: bool) -> str:
         """Count a failure of the job's own; return why the job ends if the limit is reached, else an empty text.
 
         What the cluster takes away is not counted, because it says nothing about the job.

@@ -54,7 +54,7 @@ RESEND_S, LONGEST_RESEND_S = 1.0, 16.0
 
 
 @dataclass(slots=True)
-class _Sent:
+class _Said:
     order: m.Order
     at_s: float
     #: The pause before it is resent.
@@ -70,14 +70,14 @@ class Repeats:
     job.
     """
 
-    _said: dict[tuple[MemberId, str], _Sent] = field(default_factory=dict)
+    _said: dict[tuple[MemberId, str], _Said] = field(default_factory=dict)
 
     def note(self, to: MemberId, order: m.Order, now_s: float) -> None:
         """Record that an order is sent; repeating the same order doubles its pause, another order resets it."""
         key = to, type(order).__name__
         last = self._said.get(key)
         if last is None or last.order != order:
-            self._said[key] = _Sent(order, now_s, RESEND_S)
+            self._said[key] = _Said(order, now_s, RESEND_S)
         elif last.at_s < now_s:
             last.at_s, last.pause_s = now_s, min(2 * last.pause_s, LONGEST_RESEND_S)
 

@@ -112,7 +112,7 @@ class UpdateArrived:
 
 @dataclass(frozen=True, slots=True)
 class PromoteArrived:
-    """The old owner has stopped to apply updates (SSP, ASP): no update from ``sequence`` on is its own."""
+    """The old owner has stopped applying updates (SSP, ASP): no update from ``sequence`` on is its own."""
 
     request: Request
     plan_id: int
@@ -309,7 +309,7 @@ class SendPromote:
 
 @dataclass(frozen=True, slots=True)
 class StopSending:
-    """Stop to send updates of a partition to a follower."""
+    """Stop sending updates of a partition to a follower."""
 
     plan_id: int
     partition: int

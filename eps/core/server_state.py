@@ -132,7 +132,7 @@ class Served:
                 self.retry(state, out)
 
     def stop_sending(self, state: PartitionState, follower: MemberId, out: Commands) -> None:
-        """Stop to send updates to a follower, and process requests that waited for it."""
+        """Stop sending updates to a follower, and process requests that waited for it."""
         state.stop_sending(follower, out)
         self.retry(state, out)
 

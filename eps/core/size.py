@@ -267,7 +267,7 @@ class Startup:
         return least_of(self._wanted[role], self._start_with)
 
     def pause_left_s(self, now_s: float) -> float | None:
-        """Return the rest of a gang's pause in seconds, or None if it does not pause."""
+        """Return the remaining pause of a gang in seconds; None if it does not pause."""
         return None if self._asks_again_s is None else max(0.0, self._asks_again_s - now_s)
 
     def waits_for(self, first: Collection[Member], now_s: float) -> str:

@@ -38,7 +38,7 @@ NICENESS = 10
 
 
 @dataclass
-class _Waiting:
+class _Queued:
     """A partition to write, with its copy once that is made."""
 
     command: s.TakeSnapshot
@@ -75,9 +75,9 @@ class CheckpointWriter:
         self._work = threading.Condition(lock)
         self._report = report
         self._order: m.TakeCheckpoint | None = None
-        self._waiting: dict[int, _Waiting] = {}
+        self._queued: dict[int, _Queued] = {}
         #: Reports about the checkpoint, repeated when its order is repeated.
-        self._said: dict[int, m.CheckpointPartWritten | m.CheckpointPartFailed] = {}
+        self._sent: dict[int, m.CheckpointPartWritten | m.CheckpointPartFailed] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -88,45 +88,45 @@ class CheckpointWriter:
                 return
             if self._order is None or order.checkpoint_id > self._order.checkpoint_id:
                 self._order = order
-                self._waiting.clear()
-                self._said.clear()
-            again = list(self._said.values())
+                self._queued.clear()
+                self._sent.clear()
+            again = list(self._sent.values())
         for report in again:
             self._report(report)
 
     def take(self, command: s.TakeSnapshot) -> None:
         """Queue a partition for writing; called with the lock held.  Failures are reported."""
-        self._waiting[command.partition] = _Waiting(command)
+        self._queued[command.partition] = _Queued(command)
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
             try:
                 thread.start()
             except Exception as error:
-                self._give_up(command, error)
+                self._fail(command, error)
                 return
             self._thread = thread
         self._work.notify_all()
 
     def skip(self, command: s.SkipSnapshot) -> None:
         """Report that a partition is past the clock; called with the lock held."""
-        self._say(m.CheckpointPartFailed(self._name, command.checkpoint_id, command.partition, command.why, late=True))
+        self._send(m.CheckpointPartFailed(self._name, command.checkpoint_id, command.partition, command.why, late=True))
 
     def before_change(self, partition: int) -> None:
         """Copy a queued partition that is about to change; called with the lock held.
 
         Never raises: if memory is short, the partition is dropped from the queue, and that is reported.
         """
-        waiting = self._waiting.get(partition)
+        waiting = self._queued.get(partition)
         if waiting is not None and waiting.arrays is None:
             try:
                 waiting.arrays = self._partitions[partition].snapshot()[0]
             except Exception as error:
-                self._give_up(waiting.command, error)
+                self._fail(waiting.command, error)
 
     def forget(self) -> None:
         """Drop the current checkpoint, because the job rolls back to an earlier one."""
         with self._work:
-            self._waiting.clear()
+            self._queued.clear()
 
     def close(self, patience_s: float = 0.0) -> None:
         """Stop writing; wait up to ``patience_s`` seconds for the current write."""
@@ -145,13 +145,13 @@ class CheckpointWriter:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while True:
             with self._work:
-                self._work.wait_for(lambda: self._closed or bool(self._waiting))
+                self._work.wait_for(lambda: self._closed or bool(self._queued))
                 if self._closed:
                     return
                 # Copied partitions first: they hold memory.
-                partition = min(self._waiting, key=lambda p: (self._waiting[p].arrays is None, p))
+                partition = min(self._queued, key=lambda p: (self._queued[p].arrays is None, p))
                 self.before_change(partition)
-                waiting, order = self._waiting.pop(partition, None), self._order
+                waiting, order = self._queued.pop(partition, None), self._order
             if waiting is None:
                 # The copy failed.
                 continue
@@ -167,7 +167,7 @@ class CheckpointWriter:
         try:
             name = checkpoint_name(order.epoch, order.clock)
             with (
-                interrupt.heeding(self._look),
+                interrupt.heeding(self._check_open),
                 telling(
                     lambda why: self._report(m.CheckpointPartWaits(self._name, command.checkpoint_id, partition, why))
                 ),
@@ -175,7 +175,7 @@ class CheckpointWriter:
                 size_bytes, checksum = self._store.write_part(name, file, arrays)
         except Exception as error:
             with self._work:
-                self._give_up(command, error)
+                self._fail(command, error)
             return
         report = m.CheckpointPartWritten(
             self._name,
@@ -189,13 +189,13 @@ class CheckpointWriter:
             command.counters.duplicates_refused,
         )
         with self._work:
-            self._say(report)
+            self._send(report)
 
-    def _look(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise StorageError("the server is ending, so the checkpoint is not written")
 
-    def _give_up(self, command: s.TakeSnapshot, error: Exception) -> None:
+    def _fail(self, command: s.TakeSnapshot, error: Exception) -> None:
         """Report a partition that cannot be written, and drop the checkpoint; called with the lock held."""
         why = str(error) if isinstance(error, EpsError) else f"{type(error).__name__}: {error}"
         logger.warning(
@@ -203,11 +203,11 @@ class CheckpointWriter:
         )
         # The checkpoint has failed, so copies of its other partitions only waste memory.
         failed = command.checkpoint_id
-        self._waiting = {p: v for p, v in self._waiting.items() if v.command.checkpoint_id != failed}
-        self._say(m.CheckpointPartFailed(self._name, command.checkpoint_id, command.partition, why, late=False))
+        self._queued = {p: v for p, v in self._queued.items() if v.command.checkpoint_id != failed}
+        self._send(m.CheckpointPartFailed(self._name, command.checkpoint_id, command.partition, why, late=False))
 
-    def _say(self, report: m.CheckpointPartWritten | m.CheckpointPartFailed) -> None:
+    def _send(self, report: m.CheckpointPartWritten | m.CheckpointPartFailed) -> None:
         """Send a report and remember it; called with the lock held."""
         if self._order is not None and report.checkpoint_id == self._order.checkpoint_id:
-            self._said[report.partition] = report
+            self._sent[report.partition] = report
         self._report(report)

@@ -106,7 +106,7 @@ class FollowerStream:
             yield from self._send_all()
         except Exception as error:
             if not isinstance(error, EpsError):
-                # For example a lack of memory.  A stream that ends silently would block every pull for ever.
+                # For example a lack of memory.  A stream that ends silently would block every pull forever.
                 logger.exception("sending to %s failed", self.address)
             failed = self.fail(error)
             if failed is not None:

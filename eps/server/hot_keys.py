@@ -195,9 +195,9 @@ class HotKeys:
         self._start = start
         self._penalised = penalised
         self._empty = empty
-        self._lay(values, slots, last, clock)
+        self._reset(values, slots, last, clock)
 
-    def _lay(self, values: np.ndarray, slots: list[np.ndarray], last: np.ndarray | None, clock: int) -> None:
+    def _reset(self, values: np.ndarray, slots: list[np.ndarray], last: np.ndarray | None, clock: int) -> None:
         #: Arrays of the partition; up to date after :meth:`write_back`.
         self.values, self.slots, self.last = values, slots, last
         self.clock = clock
@@ -222,7 +222,7 @@ class HotKeys:
 
     def install(self, values: np.ndarray, slots: list[np.ndarray], last: np.ndarray, clock: int) -> None:
         """Replace all arrays."""
-        self._lay(values, slots, None if self.last is None else last, clock)
+        self._reset(values, slots, None if self.last is None else last, clock)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """Return copies of (values, last, slots), up to date."""

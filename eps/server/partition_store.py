@@ -42,7 +42,7 @@ class UpdateData:
     rate_scale: float
 
 
-#: Fewer splits than this are counted one by one.
+#: At most this many splits are counted one by one.
 _FEW_SPLITS = 16
 
 

@@ -143,7 +143,7 @@ class Parameters:
         return self.versions if epoch == self.epoch else {}
 
 
-def lent_whole(active: ActiveSet, answers: Sequence[PullAnswer]) -> np.ndarray | None:
+def contiguous_parameters(active: ActiveSet, answers: Sequence[PullAnswer]) -> np.ndarray | None:
     """Return all parameters of a clock as one array without a copy, or None if the answers are not contiguous.
 
     Only if every split gathers its keys from them: the array may be another process's read-only memory, while a model
@@ -288,7 +288,7 @@ class Computation:
         are never overwritten, because some of that clock may have to be computed again.
         """
         into = self.parameters
-        whole = lent_whole(self.active, answers)
+        whole = contiguous_parameters(self.active, answers)
         if whole is not None:
             into.values = whole
         for answer in answers:

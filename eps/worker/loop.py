@@ -116,7 +116,7 @@ class ParameterPlane(Protocol):
     """Pushes the contributions of one worker and reads its parameters.  For one thread, except :meth:`prepare`."""
 
     def prepare(self, addresses: Iterable[Address]) -> None:
-        """Start to connect to peers in advance; for any thread."""
+        """Start connecting to peers in advance; for any thread."""
 
     def follow(self, membership: Membership) -> None:
         """Disconnect from peers that have left; call between exchanges."""
@@ -175,7 +175,7 @@ class Round:
     until_s: float = 0.0
 
 
-class Coming(NamedTuple):
+class NextParameters(NamedTuple):
     """Parameters that are arriving, and the computation that uses them."""
 
     begun: Begun
@@ -206,7 +206,7 @@ class TrainingLoop:
         self._report = report
         self._round: Round | None = None
         #: The next clock's parameters, as far as they have arrived.
-        self._next: Coming | None = None
+        self._next: NextParameters | None = None
         #: When the worker became idle.
         self._idle_s: float | None = None
 
@@ -264,9 +264,9 @@ class TrainingLoop:
         """End a round; called with the lock held."""
         self._round = None
         self.state.end()
-        self._say_released()
+        self._report_released()
 
-    def _say_released(self) -> None:
+    def _report_released(self) -> None:
         for report in self.state.released():
             self._report(report)
 
@@ -275,7 +275,7 @@ class TrainingLoop:
         now_s = self._wakeup.now_s()
         with self._wakeup.lock:
             rests = self.state.rest()
-            self._say_released()
+            self._report_released()
         if rests:
             # Other processes write the model now and need the memory.
             self._next = None
@@ -307,12 +307,12 @@ class TrainingLoop:
         assert isinstance(work, Work)
         if current.exchange is None:
             self._load(work)
-            computation = current.computation = self._coming(work.clock, current)
+            computation = current.computation = self._computation_of(work.clock, current)
             if computation.complete:
                 current.stage = Stage.COMPUTE
                 return None
             self._exchange(current, work.clock, computation, work.clock, work.min_clock)
-        return self._go_on(current)
+        return self._continue_exchange(current)
 
     def _load(self, work: Work) -> None:
         """Load the splits of a clock, and switch to the membership that is in force at it."""
@@ -327,7 +327,7 @@ class TrainingLoop:
                 needed = self.state.duties.needed()
             logger.info("W[%s] clock %d: %s", self.state.name, work.clock, self.program.keep(needed))
 
-    def _coming(self, clock: int, current: Round) -> Computation:
+    def _computation_of(self, clock: int, current: Round) -> Computation:
         """Return the computation that receives the parameters of a clock; reuses one that was started before.
 
         Under BSP a version has the same bits on every server.  After a loss, parameters from a lost owner are still
@@ -341,9 +341,9 @@ class TrainingLoop:
             if begun.incarnation == current.begun.incarnation and (is_whole or self.state.settings.bsp):
                 if not is_whole:
                     found.read_again({p for p, owner in enumerate(owners) if owner != self._next.owners[p]})
-                    self._next = Coming(current.begun, owners, found)
+                    self._next = NextParameters(current.begun, owners, found)
                 return found
-        self._next = Coming(current.begun, owners, self.program.begin(clock, current.begun.epoch))
+        self._next = NextParameters(current.begun, owners, self.program.begin(clock, current.begun.epoch))
         return self._next.computation
 
     def _compute(self, current: Round) -> float | None:
@@ -394,10 +394,10 @@ class TrainingLoop:
                     self._end()
                     return None
                 ahead = self.state.read_ahead(clock, self.program.splits)
-            current.computation = None if ahead is None else self._coming(ahead, current)
+            current.computation = None if ahead is None else self._computation_of(ahead, current)
             min_clock = self.state.settings.min_clock_to_read(clock + 1)
             self._exchange(current, clock, current.computation, clock + 1, min_clock)
-        return self._go_on(current)
+        return self._continue_exchange(current)
 
     def _confirm(self, current: Round) -> float | None:
         """Before leaving, wait until every owner's parameters of the next clock include the pushes."""
@@ -406,10 +406,10 @@ class TrainingLoop:
             read = self.program.begin(clock, current.begun.epoch)
             read.drop_splits()
             self._exchange(current, clock, read, clock, clock)
-        return self._go_on(current)
+        return self._continue_exchange(current)
 
     def _exchange(self, current: Round, up_to: int, get: Computation | None, clock: int, min_clock: int) -> None:
-        """Start to push what some owner lacks of the clocks up to ``up_to``, and to read ``clock``."""
+        """Start pushing what some owner lacks of the clocks up to ``up_to``, and reading ``clock``."""
         with self._wakeup.lock:
             # Owners cannot accept later clocks before those that this worker inherited from a lost one.
             put = self.state.outbox.unpushed(up_to)
@@ -419,7 +419,7 @@ class TrainingLoop:
                 # The report leads to the next grant: with few granted clocks left, it is needed at once.
                 self._report(report, can_wait=self.state.duties.horizon - report.clock > NEAR_HORIZON_CLOCKS)
 
-    def _go_on(self, current: Round) -> float | None:
+    def _continue_exchange(self, current: Round) -> float | None:
         """Advance the current exchange, and process its result."""
         exchange = current.exchange
         assert exchange is not None
@@ -431,10 +431,10 @@ class TrainingLoop:
                 current.exchange = None
                 if progress is Progress.COMPLETE:
                     self.state.outbox.on_pushed(exchange.put)
-                self._take_in(current, progress)
+                self._end_exchange(current, progress)
         return None
 
-    def _take_in(self, current: Round, progress: Progress) -> None:
+    def _end_exchange(self, current: Round, progress: Progress) -> None:
         """Continue the round after its exchange; called with the lock held."""
         work, computation = current.work, current.computation
         if isinstance(work, Confirmation):

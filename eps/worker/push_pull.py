@@ -91,7 +91,7 @@ class PushPull:
         self._version = 0
 
     def prepare(self, addresses: Iterable[Address]) -> None:
-        """Start to connect to servers in advance; for any thread."""
+        """Start connecting to servers in advance; for any thread."""
         self.wire.prepare(addresses)
 
     def follow(self, membership: Membership) -> None:
@@ -137,11 +137,11 @@ class PushPullExchange:
         self._begun_s = now_s
         #: When unsent parts are sent.
         self._retry_s = now_s
-        self._trouble = _Trouble()
+        self._refusals = _Refusals()
         #: Contributions of single splits, for all partitions that lack them: each is as long as the whole.
-        self._alone: dict[tuple[Kept, int], Contribution] = {}
+        self._single_splits: dict[tuple[Kept, int], Contribution] = {}
         #: Answers whose arrays are not stored yet, and pushes of which a partition already had some splits.
-        self._came: list[list[PullAnswer]] = []
+        self._arrived: list[list[PullAnswer]] = []
         self._partial: list[tuple[PushPart, PushAnswer]] = []
         state = plane.state
         with plane.lock:
@@ -181,15 +181,15 @@ class PushPullExchange:
                 if plane.state.epoch != self._epoch:
                     return Progress.UNDER_WAY
                 if answers is None:
-                    self._later([*message.pushes, *message.pulls])
+                    self._resend_later([*message.pushes, *message.pulls])
                 elif self._take(message, *answers):
                     return Progress.PASSED
             # Memory lent by servers is released only when nothing refers to it.
             del answered, message, answers
-            self._absorb()
+            self._store_arrays()
 
     def _check_deadlines(self, now_s: float) -> None:
-        patience, stuck_s = self._plane.patience, self._trouble.since_s
+        patience, stuck_s = self._plane.patience, self._refusals.since_s
         if self._unsent and stuck_s is not None and now_s - stuck_s > patience.routing_s:
             raise PeerUnavailableError(f"no server accepted {_names(self._unsent)} for {patience.routing_s:g} s")
         if now_s - self._begun_s > patience.exchange_s:
@@ -248,14 +248,14 @@ class PushPullExchange:
 
     # ---- answers
 
-    def _later(self, parts: Iterable[Part]) -> None:
+    def _resend_later(self, parts: Iterable[Part]) -> None:
         """Resend parts after a pause, when the membership that routes them may have arrived."""
         now_s = self._plane.now_s()
         self._unsent.extend(parts)
         self._retry_s = now_s + RETRY_S
-        self._trouble.met(now_s)
+        self._refusals.note(now_s)
 
-    def _at_once(self, parts: Iterable[Part]) -> None:
+    def _resend_now(self, parts: Iterable[Part]) -> None:
         if not self._unsent:
             self._retry_s = self._plane.now_s()
         self._unsent.extend(parts)
@@ -265,7 +265,7 @@ class PushPullExchange:
         state, passed = self._plane.state, False
         asked = {push.partition: push for push in message.pushes}
         for pushed in pushes:
-            push = _asked(asked, pushed.partition)
+            push = _part_of(asked, pushed.partition)
             if pushed.refusal is not None:
                 passed |= self._refused(push, pushed.refusal, message)
             elif pushed.accepted:
@@ -277,10 +277,10 @@ class PushPullExchange:
             state.outbox.on_read(pulled.partition, self._clock)
             self._plane.clocks[pulled.partition] = pulled.clock
         if served:
-            self._came.append(served)
+            self._arrived.append(served)
         for pulled in pulls if len(served) < len(pulls) else ():
             if pulled.refusal is not None:
-                pull = _asked({part.partition: part for part in message.pulls}, pulled.partition)
+                pull = _part_of({part.partition: part for part in message.pulls}, pulled.partition)
                 passed |= self._refused(pull, pulled.refusal, message)
         return passed
 
@@ -298,26 +298,26 @@ class PushPullExchange:
                 self._plane.state.on_membership(membership)
         if refusal.unknown_keyset:
             self._plane.known.discard((part.partition, part.keyset))
-            self._at_once([part])
+            self._resend_now([part])
         elif self._plane.state.memberships.version > message.version:
             # The membership that routes it has arrived.
-            self._at_once([part])
+            self._resend_now([part])
         else:
-            self._later([part])
+            self._resend_later([part])
         return False
 
-    def _absorb(self) -> None:
+    def _store_arrays(self) -> None:
         """Store the arrays that arrived, and compute what partitions lack of pushes."""
-        if self._came:
-            came, self._came = self._came, []
+        if self._arrived:
+            came, self._arrived = self._arrived, []
             assert self._get is not None
             for answers in came:
                 self._get.take(answers, self._have)
         partial, self._partial = self._partial, []
         for push, answer in partial:
-            self._at_once(self._rest(push, answer))
+            self._resend_now(self._missing_pushes(push, answer))
 
-    def _rest(self, push: PushPart, answer: PushAnswer) -> list[PushPart]:
+    def _missing_pushes(self, push: PushPart, answer: PushAnswer) -> list[PushPart]:
         """Return what to push if a partition already had some of a push's splits.
 
         A sum cannot be taken apart, so the splits that a server lacks are pushed one by one (reproducible.md).
@@ -325,28 +325,28 @@ class PushPullExchange:
         kept = next(k for k in self.put if k.clock == push.clock and k.splits == push.splits)
         parts = []
         for split in (split for split in push.splits if split not in answer.have):
-            found = self._alone.get((kept, split))
+            found = self._single_splits.get((kept, split))
             if found is None:
-                found = self._alone[kept, split] = self._plane.program.alone(kept.content, split)
+                found = self._single_splits[kept, split] = self._plane.program.alone(kept.content, split)
             parts.append(found.push(push.partition))
         return parts
 
 
 @dataclass
-class _Trouble:
+class _Refusals:
     """Since when parts have been refused or unreachable without a break."""
 
     since_s: float | None = None
     _last_s: float = 0.0
 
-    def met(self, now_s: float) -> None:
+    def note(self, now_s: float) -> None:
         """Record that a part was refused or could not be sent."""
         if self.since_s is None or now_s - self._last_s > CALM_S:
             self.since_s = now_s
         self._last_s = now_s
 
 
-def _asked(parts: Mapping[int, PartT], partition: int) -> PartT:
+def _part_of(parts: Mapping[int, PartT], partition: int) -> PartT:
     """Return the part that an answer is about."""
     if partition not in parts:
         raise ProtocolError(f"an answer about partition {partition}, which was not requested")

@@ -246,7 +246,7 @@ class WorkerShell:
         self._report(received)
 
     def prepare(self, servers: Iterable[Address]) -> None:
-        """Start to connect to the existing servers, for a worker that joins a running job."""
+        """Start connecting to the existing servers, for a worker that joins a running job."""
         self._plane.prepare(servers)
 
     def stop(self) -> None:

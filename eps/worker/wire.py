@@ -71,7 +71,7 @@ class Wire(Protocol):
         """Return the unanswered messages."""
 
     def prepare(self, addresses: Iterable[Address]) -> None:
-        """Start to connect in advance; returns at once, for any thread."""
+        """Start connecting in advance; returns at once, for any thread."""
 
     def keep(self, addresses: Iterable[Address]) -> None:
         """Close the connections to all other addresses; call between exchanges."""
@@ -208,7 +208,7 @@ class ServerWire:
         return [*self._replies.tags, *queued, *self._lost]
 
     def prepare(self, addresses: Iterable[Address]) -> None:
-        """Start to connect; returns at once, for any thread."""
+        """Start connecting; returns at once, for any thread."""
         with self._lock:
             for address in addresses:
                 if address not in self._connecting and address not in self._connections:
