@@ -151,7 +151,7 @@ class Size:
     @property
     def lacks_room(self) -> bool:
         """True while there are members to ask for when the cluster has room that no other application wants."""
-        return any(map(self._num_lent, Role))
+        return any(number for lent in self.lent.values() for number in lent.values())
 
     def to_regain(self, fits: Counts) -> tuple[Role, int] | None:
         """Return which lent members fit into the room that there is: one role, since both would fit into the same."""
