@@ -146,6 +146,14 @@ class Timetable:
             self._ordered_s = self._ordered_s if writes else now_s
         return clock
 
+    def due_s(self, job: CheckpointContext) -> float:
+        """Return when the next one is due if nothing else happens before; infinity where none will be."""
+        if not self.schedule:
+            return math.inf
+        if self._last_s is None or (self.schedule.clocks and self._clock(job, self._last_s, hurries=False) is not None):
+            return -math.inf
+        return self._last_s + self.schedule.seconds if self.schedule.seconds else math.inf
+
     def _hurries(self, warned_s: float | None, now_s: float) -> bool:
         """Return whether to order one at once, because all servers are about to be preempted.
 

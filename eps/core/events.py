@@ -406,6 +406,10 @@ class CommandBuffer:
         """Resend those outstanding orders whose resend time has come."""
         self.send(self._repeats.due(outstanding, self.now_s))
 
+    def due_s(self, outstanding: list[tuple[MemberId, m.Order]]) -> float:
+        """Return when :meth:`send_due` will send any of these orders; infinity where there are none."""
+        return self._repeats.due_s(outstanding)
+
     def forget(self, name: MemberId | None = None) -> None:
         """Forget what was sent to a member that reconnected, or to all members after a restart of the master."""
         self._repeats.reset(name)

@@ -138,6 +138,11 @@ class Evictions:
         over, self._over = self._over, []
         return over, commands
 
+    @property
+    def are_open(self) -> bool:
+        """True while a container that the job counts on is to be taken away."""
+        return bool(self._open)
+
     def of(self, name: MemberId) -> Eviction | None:
         """Return the open eviction of a member, or None."""
         return next((eviction for eviction in self._open.values() if eviction.name == name), None)

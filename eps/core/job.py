@@ -35,8 +35,9 @@ After every event the job does all that has become possible, in this order (:met
 7. export, when training is complete
 
 Driver contract: 1 one owner calls ``step``, never re-entrantly; 2 commands are executed in list order, and a
-``Journal`` command with ``sync`` is on disk before the next one; 3 every requested container ends in exactly one
-``ContainerExited``; 4 ``Tick`` comes at least every second; 5 array bytes never enter an event.
+``Journal`` command with ``sync`` is on disk before the next one; 3 every container that is requested ends in exactly
+one ``ContainerExited``; 4 ``Tick`` comes at least every second from :attr:`Job.tick_due_s` on; 5 array bytes never
+enter an event.
 
 No I/O, no clock, no threads.  The same class runs live, in tests and in the simulator.
 
@@ -46,6 +47,7 @@ Source: EPS §3.1.3 (global decision making), §3.2, §3.3, §5.2 (the four call
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 from eps.core import events as e
 from eps.core import messages as m
@@ -437,9 +439,7 @@ class Job:
         assert membership is not None
         draining = bool(self.evictions.next_to_drain(membership))
         if not self.checkpoints.is_idle:
-            warned_s, size = self.evictions.servers_warned_s(membership), self.size.asked(self.plans.open)
-            clocks = progress.horizon, progress.lookahead, progress.completed
-            self.out.add(self.checkpoints.advance(CheckpointContext(membership, *clocks, warned_s, size), now_s))
+            self.out.add(self.checkpoints.advance(self._checkpoint_context(membership), now_s))
         if progress.grant(undecided=self.plans.undecided, hurried=draining):
             self.out.send(progress.orders(membership, self.plans.flight.owing()))
         if progress.finished and self.plans.is_idle:
@@ -545,6 +545,29 @@ class Job:
         exports = self.state is JobState.EXPORTING
         completed, horizon = self.progress.completed, self.progress.horizon
         return PlanContext(self.membership, self.members.next_number, completed, horizon, exports, self.out.now_s)
+
+    @property
+    def tick_due_s(self) -> float:
+        """When a tick may bring anything, unless an event comes before: in the past while the job waits for something.
+
+        A job that only trains waits for nothing: it says its horizon again, and takes checkpoints by the clock.
+        """
+        if self.state in ENDED_STATES:
+            return inf
+        membership, plans = self.membership, self.plans
+        if membership is None or self.state is not JobState.RUNNING or not plans.is_idle or self.evictions.are_open:
+            return -inf
+        if self.recovery.inquiry is not None or self.members.unacked or self.checkpoints.pending is not None:
+            return -inf
+        if any(self.size.pending(self.members.held).values()) or plans.lacks_followers(membership):
+            return -inf
+        checkpoint_s = self.checkpoints.timetable.due_s(self._checkpoint_context(membership))
+        return min(self.out.due_s(self._outstanding()), checkpoint_s)
+
+    def _checkpoint_context(self, membership: Membership) -> CheckpointContext:
+        progress, warned_s = self.progress, self.evictions.servers_warned_s(membership)
+        clocks = progress.horizon, progress.lookahead, progress.completed
+        return CheckpointContext(membership, *clocks, warned_s, self.size.asked(self.plans.open))
 
     def _outstanding(self) -> Orders:
         """Return the orders that have had no effect yet, or no acknowledgement."""

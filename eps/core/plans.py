@@ -679,10 +679,14 @@ class Plans:
         for role, number in pending.items():
             if number:
                 commands += self.ask_own(Change(ADDITION[role], number), Purpose.REPLACE, job)
-        partitions, follows = job.membership.partitions, self._settings.followers and len(job.membership.servers) > 1
-        if follows and not all(map(partitions.followers_of, range(len(partitions)))):
+        if self.lacks_followers(job.membership):
             commands += self.ask_own(Change(Operation.FOLLOW, 1), Purpose.FOLLOW, job)
         return commands
+
+    def lacks_followers(self, membership: Membership) -> bool:
+        """Return whether a partition is without the follower that it is to have."""
+        partitions, follows = membership.partitions, self._settings.followers and len(membership.servers) > 1
+        return bool(follows) and not all(map(partitions.followers_of, range(len(partitions))))
 
     def is_due(self, purpose: Purpose, now_s: float) -> bool:
         """Return whether the job may request a change of its own."""

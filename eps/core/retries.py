@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from eps.core import messages as m
 from eps.core.messages import Orders
@@ -93,6 +94,11 @@ class Repeats:
             if said is None or now_s >= said.at_s + said.pause_s:
                 found.append((to, order))
         return found
+
+    def due_s(self, missing: Orders) -> float:
+        """Return when :meth:`due` will return any of these orders; infinity where there are none."""
+        found = [self._said.get((to, type(order).__name__)) for to, order in missing]
+        return min((-inf if said is None else said.at_s + said.pause_s for said in found), default=inf)
 
     def reset(self, name: MemberId | None = None) -> None:
         """Forget what was sent to a member that reconnected, or to all members after a restart of the master."""

@@ -151,7 +151,7 @@ class Size:
     @property
     def lacks_room(self) -> bool:
         """Whether members are lent, to be requested when the cluster has room that no other application wants."""
-        return any(map(self._num_lent, Role))
+        return any(number for lent in self.lent.values() for number in lent.values())
 
     def to_regain(self, fits: Counts) -> tuple[Role, int] | None:
         """Return the role and number of lent members that fit; one role only, because both would use the same room."""

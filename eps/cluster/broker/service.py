@@ -50,21 +50,23 @@ class _JobDesk(ContainerBrokerServicer):
         #: Events that the master may not have, the first of which has this number.
         self._told: list[ContainerEvent] = []
         self._first = 1
+        #: Of its own, under the lock of all: what is news of one job wakes no other's master.
+        self._changed = threading.Condition(broker.lock)
 
     def Open(self, request: pb.OpenContainersRequest, context: grpc.ServicerContext) -> pb.OpenContainersReply:
         """Take a new master; return the containers that run already -> pid."""
-        with self._broker.changed:
+        with self._changed:
             self._check(self._session)
             self._session, self._wished, self._told, self._first = request.session, 0, [], 1
             adopted, orders = self.share.begin(time.monotonic())
             self._broker.carry_out(self.share, orders)
-            self._broker.changed.notify_all()
+            self._changed.notify_all()
             return pb.OpenContainersReply(adopted=dict(adopted))
 
     def Wish(self, request: pb.WishContainersRequest, context: grpc.ServicerContext) -> pb.WishContainersReply:
         """Take wishes with their numbers, those that were taken before once only."""
         wishes = [(each.number, wish_from_pb(each)) for each in request.wishes]
-        with self._broker.changed:
+        with self._changed:
             self._check(request.session)
             for number, wish in wishes:
                 if number > self._wished:
@@ -79,7 +81,7 @@ class _JobDesk(ContainerBrokerServicer):
 
     def _hear(self, session: str, after: int, wait_s: float) -> list[tuple[int, ContainerEvent]]:
         until_s = time.monotonic() + min(wait_s, MOST_WAIT_S)
-        with self._broker.changed:
+        with self._changed:
             while True:
                 self._check(session)
                 self._told += self.share.events
@@ -92,12 +94,16 @@ class _JobDesk(ContainerBrokerServicer):
                     return list(enumerate(self._told, self._first))
                 if self._broker.gone:
                     raise ResourceError(self._broker.gone)
-                self._broker.changed.wait(left_s)
+                self._changed.wait(left_s)
+
+    def wake(self) -> None:
+        """Have the calls that wait look for news; with the lock held."""
+        self._changed.notify_all()
 
     def close(self) -> None:
         """Refuse further calls; with the lock held."""
         self._is_closed = True
-        self._broker.changed.notify_all()
+        self.wake()
 
     def _check(self, session: str) -> None:
         if self._is_closed:
@@ -120,8 +126,8 @@ class Broker:
     ----------
     gone : str
         Why there are no containers any more; empty while there are.
-    changed : Condition
-        Its lock is of everything here; for the desks.
+    lock : RLock
+        Of everything here; for the desks.
     """
 
     def __init__(
@@ -132,7 +138,7 @@ class Broker:
         self._manager = manager
         self._role_of = role_of
         self._numbers = itertools.count(1)
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
         self.gone = ""
         self._desks: dict[str, _JobDesk] = {}
         self._servers: dict[str, grpc.Server] = {}
@@ -163,7 +169,7 @@ class Broker:
             lease,
         )
         desk = _JobDesk(self, share)
-        with self.changed:
+        with self.lock:
             if job in self._desks:
                 raise ConfigError(f"job {job!r} has containers of this application already")
             self._desks[job] = desk
@@ -174,10 +180,10 @@ class Broker:
                 security=security,
             )
         except EpsError:
-            with self.changed:
+            with self.lock:
                 del self._desks[job]
             raise
-        with self.changed:
+        with self.lock:
             # It may have changed since.
             if self._is_leased:
                 self.carry_out(share, share.set_lease(self._leases.get(job, 0)))
@@ -185,7 +191,7 @@ class Broker:
 
     def remove(self, job: str) -> None:
         """Give back all that a job has, and let its master in no more; harmless where it is not here."""
-        with self.changed:
+        with self.lock:
             desk, server = self._desks.pop(job, None), self._servers.pop(job, None)
             if desk is not None:
                 self.carry_out(desk.share, desk.share.end())
@@ -195,7 +201,7 @@ class Broker:
 
     def lease(self, leases: Mapping[str, int]) -> None:
         """Set what the scheduler grants each job; from the first time on, a job that is not named has nothing."""
-        with self.changed:
+        with self.lock:
             self._leases, self._is_leased = dict(leases), True
             for job, desk in self._desks.items():
                 self.carry_out(desk.share, desk.share.set_lease(self._leases.get(job, 0)))
@@ -218,8 +224,8 @@ class Broker:
                     self._manager.release(name)
                 case KillContainer(name):
                     self._manager.kill(name)
-        if share.events:
-            self.changed.notify_all()
+        if share.events and (desk := self._desks.get(share.job)) is not None:
+            desk.wake()
 
     def _ask(self, share: Share, request: ContainerRequest) -> list[Order]:
         self._owners[request.container_id] = share
@@ -238,14 +244,12 @@ class Broker:
                 self._manager.wait(LOOK_S)
                 events = self._manager.poll()
             except ResourceError as error:
-                with self.changed:
+                with self.lock:
                     self._give_up(str(error))
                 return
-            with self.changed:
+            with self.lock:
                 for event in events:
                     self._on_event(event)
-                if events:
-                    self.changed.notify_all()
 
     def _on_event(self, event: ContainerEvent) -> None:
         share = self._owners.get(event.container_id)
@@ -260,4 +264,5 @@ class Broker:
         if not self.gone and not self._closed.is_set():
             logger.error("H there are no containers any more: %s", reason)
         self.gone = self.gone or reason
-        self.changed.notify_all()
+        for desk in self._desks.values():
+            desk.wake()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import grpc
+import grpc._common
 
 from eps import errors
 from eps.core.types import MOST_MEMBERS, UNIX_SOCKET, Address
@@ -28,6 +29,9 @@ from eps.net.security.credentials import NO_SECURITY, TLS_NAME, Security
 from eps.system.threads import ThreadPerCall
 
 logger = logging.getLogger(__name__)
+
+# By default gRPC wakes threads that wait for a message ten times a second, for signals: Python 3 handles those anyway.
+grpc._common.MAXIMUM_WAIT_TIMEOUT = 10.0
 
 #: Calls and streams that a server answers at once, each on a thread of its own: a stream of every member of the largest
 #: job, and what clients ask meanwhile.
