@@ -129,7 +129,7 @@ def test_a_record_without_its_settings_is_told_in_one_line_with_what_can_be_done
     stopped.job_json.write_bytes(content)
     assert main([command, "a9a"]) == EXIT_FAILED
     (told,) = capsys.readouterr().err.splitlines()
-    assert told.startswith(f"eps: {stopped.job_json}: ") and "eps run --name a9a --anew begins in its place" in told
+    assert told.startswith(f"eps: {stopped.job_json}: ") and "eps run --name a9a --anew replaces it" in told
 
 
 def test_settings_that_are_not_what_their_checksum_says_are_not_gone_on_with(
