@@ -244,9 +244,7 @@ def test_checkpoints_on_another_file_system_are_refused_and_are_no_folder_here(
 ) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    known = (
-        f"checkpoint_dir: {place!r} is on no file system that EPS knows: expected a path here, or hdfs://, webhdfs://"
-    )
+    known = f"checkpoint_dir: {place!r} is on no file system that EPS supports: expected a local path, or hdfs://, webhdfs://"
     for spec in (
         JobSpec(data="sklearn:iris", model="softmax", checkpoint_dir=place),
         in_file(tmp_path / "job.toml", place),
@@ -254,7 +252,7 @@ def test_checkpoints_on_another_file_system_are_refused_and_are_no_folder_here(
         with pytest.raises(ConfigError) as raised:
             prepare_job(RunRequest.of_spec(spec, "job"))
         assert str(raised.value).startswith(known)
-    with pytest.raises(ConfigError, match="is on no file system that EPS knows"):
+    with pytest.raises(ConfigError, match="is on no file system that EPS supports"):
         check_results(RunRequest(JobSpec(), export=place))
     assert list(Path.cwd().iterdir()) == [] and not (home / "jobs" / "job").exists()
 
@@ -287,7 +285,7 @@ def test_checkpoints_of_another_home_are_not_touched_and_those_of_a_stopped_job_
     place = first.runtime.checkpoints
     assert str(place) == f"{remote}checkpoints/job" and first.runtime.spec.checkpoint_dir == f"{remote}checkpoints"
     hdfs.put(f"{place.path}/0001-00000040/manifest.json", b"{}")
-    with pytest.raises(JobExistsError, match=r"'job' stopped before its end: go on with it"):
+    with pytest.raises(JobExistsError, match=r"'job' stopped before its end: continue it"):
         prepare_job(request_for(remote))
     assert f"{place.path}/0001-00000040/manifest.json" in hdfs.nodes
     # While HDFS is away nobody can tell whose a folder is.

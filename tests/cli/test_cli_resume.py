@@ -115,7 +115,7 @@ def test_a_record_that_is_damaged_beside_its_settings_does_not_stop_a_job(
     stopped.job_json.write_bytes(stopped.job_json.read_bytes().replace(b'"phase": "prepared"', b'"phase": "ended"'))
     assert main(["status", "a9a"]) == EXIT_FAILED
     (told,) = capsys.readouterr().err.splitlines()
-    assert str(stopped.job_json) in told and "eps resume a9a goes on from its latest checkpoint" in told
+    assert str(stopped.job_json) in told and "eps resume a9a restarts from its latest checkpoint" in told
     resumed = prepare_resume("a9a")
     assert str(stopped.job_json) in resumed.warnings[0] and stopped.record().runtime is not None
     resumed.prepared.lock.close()
