@@ -612,5 +612,5 @@ def test_a_job_is_said_to_go_on_where_it_can_and_is_not_overwritten_then(
     if resumable:
         assert main(["run", "--name", "job", "--quiet", "--data", "sklearn:iris", "--model", "softmax"]) == 2
         told = capsys.readouterr().err
-        assert told.startswith("eps: job 'job' stopped before its end: go on with it (eps resume job), choose another")
+        assert told.startswith("eps: job 'job' stopped before its end: continue it (eps resume job), choose another")
         assert directory.record().end is not None and directory.record().spec == {}

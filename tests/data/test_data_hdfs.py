@@ -66,7 +66,7 @@ def test_a_folder_and_another_file_system_are_told_apart_from_a_file_that_is_mis
         with pytest.raises(DataError, match=f"{missing}: no such file"):
             prepare(settings_of(missing), tmp_path / "a")
     for text in ("s3://a/b", f"{tmp_path / 'train'},s3://a/b"):
-        with pytest.raises(ConfigError, match="'s3://a/b' is on no file system that EPS knows"):
+        with pytest.raises(ConfigError, match="'s3://a/b' is on no file system that EPS supports"):
             prepare(settings_of(text), tmp_path / "a")
 
 
