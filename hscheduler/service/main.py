@@ -111,7 +111,7 @@ def past_report(directory: ServiceDir, sweep: str) -> dict[str, Any]:
         The directory cannot be used, or its record is damaged.
     """
     if not directory.record.exists():
-        raise ConfigError(f"{directory.path}: no H-scheduler was ever here")
+        raise ConfigError(f"there is no sweep {sweep!r}: no H-scheduler was ever in {directory.path}")
     with directory.lock(), closing(SqliteRecord(directory.record)) as record:
         if record.header is None:
             raise ConfigError(f"{directory.record}: it is empty")

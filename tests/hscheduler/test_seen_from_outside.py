@@ -123,8 +123,7 @@ def test_what_to_type_next_finds_the_same_service(
     job.write_text('data = "sklearn:digits"\nmodel = "softmax"\n')
     sweep.write_text('[sweep]\ntrials = 1\nalgorithm = "random"\n[job]\nmodel = "softmax"\ndata = "sklearn:digits"\n')
     assert cli.main(["submit", str(job), "--name", "j", "--state", state]) == 0
-    told = f"j is submitted, for eps as {service.scheduler.name_of('j')}; hscheduler why j --state {state} says how it"
-    assert capsys.readouterr().out == f"{told} is\n"
+    assert capsys.readouterr().out == f"j is submitted; hscheduler why j --state {state} says how it is\n"
     large = tmp_path / "large.toml"
     large.write_text('data = "sklearn:digits"\nmodel = "softmax"\nworkers = 90\nsplits = 90\n')
     for _ in range(2):

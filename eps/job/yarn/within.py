@@ -13,7 +13,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import BinaryIO
 
 from eps.cluster.broker.service import Broker
 from eps.cluster.yarn.application import CHECKPOINTS, JOB_ARCHIVE, RESULTS, MasterOrders, role_templates
@@ -155,6 +157,16 @@ class Place:
                 with storage.write(f"{RESULTS}/{path.name}") as file, path.open("rb") as source:
                     while block := source.read(1 << 20):
                         file.write(block)
+
+    def open_model(self, job: str) -> AbstractContextManager[BinaryIO]:
+        """Return the model that a job has left, open for reading.
+
+        Raises
+        ------
+        StorageError
+            There is none, or it cannot be read.
+        """
+        return self._folder(job).storage().read(f"{RESULTS}/{JobDir(Path(job)).model.name}")
 
     def forget(self, job: JobDir) -> None:
         """Remove what a job that finished was begun with, and its checkpoints; its results were left before.
