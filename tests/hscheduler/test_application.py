@@ -14,6 +14,7 @@ import hscheduler
 from eps.cli import main as eps
 from eps.cluster.yarn.application import ENDED_FILE, RESULTS, Application
 from eps.cluster.yarn.types import ApplicationReport, Resource
+from eps.core.types import Address
 from eps.errors import ConfigError, JobNotFoundError, PeerUnavailableError, StorageError
 from eps.job.yarn.sweeps import REPORTS, report_file
 from eps.job.yarn.within import JOBS
@@ -430,6 +431,36 @@ def test_who_ends_it_has_yarn_end_it(tmp_path: Path) -> None:
     ended = following(client, tmp_path, []).end("interrupted")
     assert (ended.state, ended.reports, ended.is_over) == ("killed", {}, True)
     assert client.killed == "interrupted"
+
+
+class AnsweringService:
+    """A service with a job that trains, and with one sweep all of whose jobs are over."""
+
+    def __init__(self, directory: ServiceDir, give_up_s: float) -> None:
+        pass
+
+    def __enter__(self) -> AnsweringService:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def jobs_going_on(self) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
+        return [{"sweep": "jobs"}], {}, 1
+
+    def report(self, sweep: str) -> tuple[dict[str, Any], bool]:
+        assert sweep == "jobs", "that of the other is on the cluster"
+        phases = {"a": "training", "b": "finished"}
+        return {"trials": [{"job_id": job, "phase": phase, "attempts": []} for job, phase in phases.items()]}, False
+
+
+def test_who_ends_it_has_what_its_service_knows_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hscheduler.application.follow.SchedulerClient", AnsweringService)
+    found = following(FakeClient(("KILLED", "KILLED", "")), tmp_path, [])
+    found.place = Address("n1", 7)
+    put_report(tmp_path, '{"trials": [], "phases": {}}')
+    trials = found.end("H-scheduler ends").reports["jobs"]["trials"]
+    assert [(each["phase"], each.get("why")) for each in trials] == [("killed", "H-scheduler ends"), ("finished", None)]
 
 
 def test_what_a_job_has_left_comes_to_a_directory_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

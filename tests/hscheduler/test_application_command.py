@@ -353,6 +353,17 @@ def test_where_it_cannot_be_read_how_a_sweep_ended_it_is_told_how_to_try_again(
     assert resume(tmp_path, yarn.directory.name) == 0 and staged(hdfs) == []
 
 
+def test_where_there_is_no_sweep_that_is_said(
+    yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweeps"]) == 0
+    assert capsys.readouterr().out == "no sweep on YARN\n"
+    assert sweep(tmp_path) == 0
+    capsys.readouterr()
+    assert main(["sweeps"]) == 0
+    assert capsys.readouterr().out == "no sweep on YARN; 1 whose results are here are not shown (--all)\n"
+
+
 def test_a_sweep_that_yarn_has_forgotten_is_listed_as_such(killed: str, yarn: RunningSweep, capsys: Any) -> None:
     yarn.said = [JobNotFoundError("no such application")]
     assert main(["sweeps"]) == 0

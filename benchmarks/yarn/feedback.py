@@ -1,0 +1,144 @@
+"""How soon a trial on YARN gives its first feedback, from the moment that its containers are free.
+
+    python benchmarks/yarn/feedback.py [--trials 12] [--output feedback.json] [--quick]
+
+A cluster of its own (``eps devcluster``: 12 cores), and in it one sweep of short trials, all of which wait from the
+beginning, so that each starts when others have given or ended.  Early feedback follows the first iteration.  Times are
+those of the sweep's report: ``started_s``, when the scheduler had the last container that a trial needs back, is when
+it is free; ``early_feedback_s`` is counted from the trial's arrival.  The first trials start before the application has
+any container; a second table has those that start in room that others have left.  A first sweep, which is not counted,
+brings EPS and the data to the cluster's file system.  JSON goes to standard output, a table to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.bench_common import (  # noqa: E402
+    Bar,
+    conclude,
+    end_in_order,
+    new_file,
+    positive,
+    run_to_the_end,
+    say,
+    spread,
+)
+from benchmarks.yarn.native import cluster_settings, hadoop  # noqa: E402
+from eps.errors import EpsError  # noqa: E402
+from eps.storage.jobdir import cache_dir  # noqa: E402
+from hscheduler.runners import OnYarn, Outcome, Viewers  # noqa: E402
+from hscheduler.spec import Spec  # noqa: E402
+
+LIMIT_S = 3.0
+TABLES: dict[str, Any] = {
+    "cluster": {"container_memory": "512MiB"},
+    "sweep": {"algorithm": "random", "feedback_iteration": 1, "threshold": 100},
+    "space": {"learning_rate": {"loguniform": [1e-3, 1]}},
+    "job": {
+        "data": "sklearn:digits", "model": "softmax", "workers": 2, "servers": 1, "splits": 12, "iterations": 60,
+        "stretch_s": 0.02,
+    },
+}  # fmt: skip
+
+
+def run(trials: int, iterations: int) -> dict[str, Any]:
+    """Return the report of a sweep on YARN."""
+    job = {**TABLES["job"], "iterations": iterations}
+    spec = Spec.of({**TABLES, "sweep": {**TABLES["sweep"], "trials": trials}, "job": job})
+    outcome: Outcome = OnYarn(spec, "elastic").run(Viewers(say, lambda line: say(f"  {line}")))
+    if outcome.report is None:
+        raise outcome.error or EpsError("the sweep has left no report")
+    return outcome.report
+
+
+def waits_of(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return of each trial when its containers were free, and how long it took from there to what it gave first."""
+    found = []
+    for trial in report["trials"]:
+        free_s, first_s = trial["started_s"], trial["first_iteration_s"]
+        feedback_s = trial["early_feedback_s"]
+        if free_s is None or first_s is None or feedback_s is None:
+            continue
+        found.append(
+            {
+                "job_id": trial["job_id"],
+                "free_s": round(free_s, 3),
+                "to_first_iteration_s": round(first_s - free_s, 3),
+                "to_feedback_s": round(trial["arrived_s"] + feedback_s - free_s, 3),
+            }
+        )
+    return sorted(found, key=lambda each: float(each["free_s"]))
+
+
+def summary_of(waits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the measures of all trials, and of those that started in room that others have left."""
+    later = [each for each in waits if each["free_s"] > waits[0]["free_s"] + LIMIT_S]
+    return {
+        name: {key: spread([float(each[key]) for each in of]) for key in ("to_first_iteration_s", "to_feedback_s")}
+        for name, of in (("all", waits), ("later", later))
+        if of
+    }
+
+
+def measure(trials: int, iterations: int, folder: Path) -> dict[str, Any]:
+    """Return all measurements."""
+    (folder / "home").mkdir()
+    # Hadoop's jars and prepared data are kept where they always are.
+    (folder / "home" / "cache").symlink_to(cache_dir().resolve())
+    os.environ["EPS_HOME"] = str(folder / "home")
+    with hadoop(folder, cluster_settings(None, "", folder)):
+        say("a first sweep, which brings what all of them need")
+        run(1, 1)
+        say("the sweep")
+        load, report = os.getloadavg()[0], run(trials, iterations)
+    waits = waits_of(report)
+    return {
+        "sweep": report["spec"],
+        "load": [round(load, 2), round(os.getloadavg()[0], 2)],
+        "finished": report["completed"],
+        "trials": waits,
+        **summary_of(waits),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark; 1 where a promise is not kept, but 0 with ``--quick``."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=positive, default=12, help="default: 12")
+    parser.add_argument("--quick", action="store_true", help="three short trials: does it work?")
+    parser.add_argument("--output", type=new_file, help="write the JSON there as well")
+    arguments = parser.parse_args(argv)
+    trials, iterations = (3, 5) if arguments.quick else (arguments.trials, TABLES["job"]["iterations"])
+    end_in_order()
+    try:
+        with tempfile.TemporaryDirectory(prefix="eps-feedback-") as folder:
+            results = measure(trials, iterations, Path(folder))
+    except EpsError as error:
+        say(f"feedback: {error}")
+        return 1
+    bars = [
+        Bar("trials that have not finished", trials - results["finished"], 0, at_least=False),
+        Bar(
+            "free to first feedback, median, seconds",
+            results["all"]["to_feedback_s"]["median"],
+            LIMIT_S,
+            at_least=False,
+        ),
+        Bar("free to first feedback, worst, seconds", results["all"]["to_feedback_s"]["max"], LIMIT_S, at_least=False),
+    ]
+    return conclude("yarn feedback", results, bars, arguments.output, arguments.quick)
+
+
+if __name__ == "__main__":
+    run_to_the_end(main)
