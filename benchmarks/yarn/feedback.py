@@ -2,17 +2,19 @@
 
     python benchmarks/yarn/feedback.py [--trials 12] [--output feedback.json] [--quick]
 
-A cluster of its own (``eps devcluster``: 12 cores), and in it one sweep of short trials, all of which wait from the
-beginning, so that each starts when others have given or ended.  Early feedback follows the first iteration.  Times are
-those of the sweep's report: ``started_s``, when the scheduler had the last container that a trial needs back, is when
-it is free; ``early_feedback_s`` is counted from the trial's arrival.  The first trials start before the application has
-any container; a second table has those that start in room that others have left.  A first sweep, which is not counted,
-brings EPS and the data to the cluster's file system.  JSON goes to standard output, a table to standard error.
+A cluster of its own (``eps devcluster``: 12 cores), and in it the trials of ``sweep.toml`` as one short sweep.  All
+trials wait from the beginning: the first ones start in an empty cluster, the later ones in room that others give or
+leave.  Early feedback follows the first iteration.
+
+Times are those of the sweep's report.  A trial's containers are free at ``started_s``, when the scheduler has the last
+of them back; ``early_feedback_s`` counts from the trial's arrival.  A first sweep, which is not counted, brings EPS and
+the data to the cluster's file system.  JSON goes to standard output, a table to standard error.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
 import tempfile
@@ -41,21 +43,16 @@ from hscheduler.runners import OnYarn, Outcome, Viewers  # noqa: E402
 from hscheduler.spec import Spec  # noqa: E402
 
 LIMIT_S = 3.0
-TABLES: dict[str, Any] = {
-    "cluster": {"container_memory": "512MiB"},
-    "sweep": {"algorithm": "random", "feedback_iteration": 1, "threshold": 100},
-    "space": {"learning_rate": {"loguniform": [1e-3, 1]}},
-    "job": {
-        "data": "sklearn:digits", "model": "softmax", "workers": 2, "servers": 1, "splits": 12, "iterations": 60,
-        "stretch_s": 0.02,
-    },
-}  # fmt: skip
+#: Of each trial, so that it goes on for some seconds after its feedback.
+ITERATIONS = 60
 
 
 def run(trials: int, iterations: int) -> dict[str, Any]:
     """Return the report of a sweep on YARN."""
-    job = {**TABLES["job"], "iterations": iterations}
-    spec = Spec.of({**TABLES, "sweep": {**TABLES["sweep"], "trials": trials}, "job": job})
+    spec = Spec.read(Path(__file__).with_name("sweep.toml"))
+    changes = {"trials": trials, "arrival": "burst", "feedback_iteration": 1, "threshold": trials}
+    sweep = dataclasses.replace(spec.sweep, **changes)  # type: ignore[arg-type]
+    spec = dataclasses.replace(spec, sweep=sweep, job={**spec.job, "iterations": iterations})
     outcome: Outcome = OnYarn(spec, "elastic").run(Viewers(say, lambda line: say(f"  {line}")))
     if outcome.report is None:
         raise outcome.error or EpsError("the sweep has left no report")
@@ -63,7 +60,7 @@ def run(trials: int, iterations: int) -> dict[str, Any]:
 
 
 def waits_of(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return of each trial when its containers were free, and how long it took from there to what it gave first."""
+    """Return when each trial's containers were free, and the seconds from there to what it gave first."""
     found = []
     for trial in report["trials"]:
         free_s, first_s = trial["started_s"], trial["first_iteration_s"]
@@ -82,7 +79,7 @@ def waits_of(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def summary_of(waits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the measures of all trials, and of those that started in room that others have left."""
+    """Return the measures of all trials, and of the later ones: those that had to wait for containers."""
     later = [each for each in waits if each["free_s"] > waits[0]["free_s"] + LIMIT_S]
     return {
         name: {key: spread([float(each[key]) for each in of]) for key in ("to_first_iteration_s", "to_feedback_s")}
@@ -119,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="three short trials: does it work?")
     parser.add_argument("--output", type=new_file, help="write the JSON there as well")
     arguments = parser.parse_args(argv)
-    trials, iterations = (3, 5) if arguments.quick else (arguments.trials, TABLES["job"]["iterations"])
+    trials, iterations = (3, 5) if arguments.quick else (arguments.trials, ITERATIONS)
     end_in_order()
     try:
         with tempfile.TemporaryDirectory(prefix="eps-feedback-") as folder:

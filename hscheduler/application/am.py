@@ -19,7 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -418,7 +418,8 @@ def _to_its_end(
     place = within.Place(orders, home, around.attempt, around.host, broker, roles)
     application = Application(service, resources, broker, place, around)
     try:
-        with within.standing(place):
+        with within.standing(place), closing(place):
+            place.warm_up()
             end = application.run(directory)
     except EpsError as error:
         if isinstance(error, StorageError) and not isinstance(error, DamagedLogError):

@@ -105,6 +105,11 @@ class Place:
             raise
         return self._masters.start(prepared)
 
+    def warm_up(self) -> None:
+        """Start the process of the first job's master before there is one; raises as :meth:`start`."""
+        make_private(jobs_dir())
+        self._masters.warm_up(jobs_dir())
+
     def host_pids(self) -> list[int]:
         """Return the processes that run the jobs' masters."""
         return self._masters.pids()
