@@ -377,6 +377,8 @@ def test_the_report_of_jobs_without_a_sweep_is_there_when_their_service_is_gone(
     with Service(directory, settings()), SchedulerClient(directory) as client:
         client.submit_job("a", JobSpec())
     assert [trial["job_id"] for trial in past_report(directory, "jobs")["trials"]] == ["a"]
+    with pytest.raises(ConfigError, match=r"sweep is 'mine', but must be one of jobs$"):
+        past_report(directory, "mine")
 
 
 def test_the_jobs_of_a_trial_are_one_trial_also_when_nobody_remembers_its_tries(

@@ -25,6 +25,7 @@ from eps.system import interrupt
 from hscheduler.application.follow import ApplicationDir, Ended, Following, bring, remove
 from hscheduler.application.submit import submit_service
 from hscheduler.cli.commands.common import policies_of, say
+from hscheduler.live.job import ENDS
 from hscheduler.live.on_yarn import PLACES, cluster_of, container_settings
 from hscheduler.page import PageServer
 from hscheduler.reports.metrics import metrics_text
@@ -248,7 +249,7 @@ def _followed(following: Following, known: ApplicationDir, *, detach: bool) -> i
     except KeyboardInterrupt:
         interrupt.let_go_of_closed()
         with interrupt.by_others_too():
-            ended = following.end("H-scheduler ends")
+            ended = following.end(ENDS)
             is_here = _brought(following, known, ended)
         if ended.is_over:
             say(f"H-scheduler has ended, and its jobs with it; {_results(known.service)}")
