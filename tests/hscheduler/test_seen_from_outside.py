@@ -70,7 +70,7 @@ def test_one_that_runs_or_ran_a_moment_ago_is_waited_for(gone: ServiceDir) -> No
     with SchedulerClient(gone, give_up_s=0.3) as client:
         with gone.lock(), pytest.raises(PeerUnavailableError, match=r"does not answer for 0\.3 s"):
             client.jobs()
-        client._has_answered = True
+        client._line._has_answered = True
         with pytest.raises(PeerUnavailableError, match=r"does not answer for 0\.3 s"):
             client.jobs()
 
