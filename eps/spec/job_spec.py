@@ -447,7 +447,8 @@ class JobSpec:
             raise ConfigError(f"engine_timeout_s is {self.engine_timeout_s}, but must be above 0 and finite")
         for name in ("container_timeout_s", "grow_back_s", "lifetime_s"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} is {getattr(self, name)}, but must be at least 0 and finite")
+                told = f"{name.removesuffix('_s')} is {getattr(self, name):g} s"
+                raise ConfigError(f"{told}, but must be at least 0 s and finite")
         if not -1 <= self.priority < 1 << 31:
             raise ConfigError(f"priority is {self.priority}, but must be 0 to {(1 << 31) - 1}, or -1: the queue's own")
         self.resources_of(ROLES[0])
