@@ -245,8 +245,8 @@ class JobSpec:
     )
     acl: tuple[str, ...] = _option(
         (),
-        "yarn: who else may view or modify the application, where the cluster checks that: users joined by commas, and "
-        "groups after a blank, as in view=ann,bob or 'modify=ann operators'",
+        "yarn: who else may view the application and its page, or modify it, where the cluster checks that: users "
+        "joined by commas, and groups after a blank, as in view=ann,bob or 'modify=ann operators'",
         group="cluster",
         metavar="view|modify=WHO",
     )

@@ -53,6 +53,8 @@ class Yarn:
     preemption_wait_ms: str = ""
     #: Who is shown the pages of the application, as of :func:`eps.cluster.yarn.proxied.viewer_of`.
     viewer: str | None = None
+    #: Returns whether an access control list, the first, names a user, the second.
+    is_in_acl: Callable[[str, str], bool] = lambda acl, user: False
     #: When the application was submitted, in seconds of Unix time; 0 where that is not known.
     submitted_s: float = 0.0
 
@@ -71,10 +73,17 @@ class Yarn:
 
         am, nm = open_master(session)
         conf = configuration(os.environ["HADOOP_CONF_DIR"])
-        viewer = viewer_of(conf, os.environ)
         submitted_ms = os.environ.get(SUBMITTED_MS, "")
         submitted_s = int(submitted_ms) / 1000.0 if submitted_ms.isdecimal() else 0.0
-        return cls(am, nm, tokens_for_containers(session), conf.get(PREEMPTION_WAIT), viewer, submitted_s)
+        return cls(
+            am,
+            nm,
+            tokens_for_containers(session),
+            conf.get(PREEMPTION_WAIT),
+            viewer_of(conf, os.environ),
+            session.is_in,
+            submitted_s,
+        )
 
     def limits(self, spec: JobSpec) -> Limits:
         """Return how long things may take for a job."""

@@ -138,17 +138,23 @@ class JobPage(ProxiedServer):
         By which YARN's proxy reaches it.
     status : callable
         Returns what ``eps status --json`` prints; called on a thread of each request.
-    viewer : str, optional
-        As of :func:`eps.cluster.yarn.proxied.viewer_of`.
+    viewer, may_view
+        As of :class:`~eps.cluster.yarn.proxied.ProxiedServer`.
     """
 
-    def __init__(self, host: str, status: Callable[[], Mapping[str, Any]], viewer: str | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        status: Callable[[], Mapping[str, Any]],
+        viewer: str | None = None,
+        may_view: Callable[[str], bool] = lambda user: False,
+    ) -> None:
         pages = {
             "/": lambda: Text("text/html; charset=utf-8", page_of(status())),
             "/status.json": lambda: Text("application/json", json.dumps(status(), indent=1)),
             "/metrics": lambda: Text(CONTENT_TYPE, job_metrics(status())),
         }
-        super().__init__(host, pages, viewer)
+        super().__init__(host, pages, viewer, may_view)
 
 
 def run(orders: MasterOrders, job: JobDir, host: str) -> int:
@@ -241,7 +247,8 @@ def serve(
             host=yarn_host,
         )
         resources.results = Results(job, shared, partial(fence, job, shared, master.status()["generation"]))
-        page = JobPage(host, master.status, yarn.viewer)
+        viewers = spec.access().get("view", "")
+        page = JobPage(host, master.status, yarn.viewer, lambda user: bool(viewers) and yarn.is_in_acl(viewers, user))
         resources.show_page(page.url)
         refresher = StatusRefresher(job, resources.results, at_work, master.history)
         if spec.lifetime_s and yarn.submitted_s:
