@@ -505,6 +505,14 @@ class JobSpec:
             found[access] = who
         return found
 
+    def viewers(self) -> list[str]:
+        """Return whom ``acl`` lets view the application, as entries of HDFS: ``user:ann``, ``group:research``."""
+        users, _, groups = self.access().get("view", "").partition(" ")
+        named = [
+            (kind, name.strip()) for kind, names in (("user", users), ("group", groups)) for name in names.split(",")
+        ]
+        return ["other:" if name == "*" else f"{kind}:{name}" for kind, name in named if name]
+
     @property
     def uses_tls(self) -> bool:
         """True where members talk over TCP: between hosts, or where the user wants it so."""

@@ -29,7 +29,7 @@ class World:
         self.job.path.mkdir()
         self.folder = folder / "shared"
         self.results = Results(self.job, self.shared)
-        self.refresher = StatusRefresher(self.job, self.results, self.shared, lambda most: HISTORY[:most])
+        self.refresher = StatusRefresher(self.job, self.results, lambda most: HISTORY[:most])
 
     def says(self, **status: Any) -> None:
         write_json_atomic(self.job.status_json, status_of(**{"checkpoints": {"complete": 0}, **status}), sync=False)

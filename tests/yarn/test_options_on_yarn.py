@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import pytest
 
 from eps.job.client import Job
+from eps.job.yarn.remote import YarnJob
 from tests.yarn.hadoop import Hadoop
 from tests.yarn.test_jobs_on_yarn import JOB, application_of, reach
 
@@ -25,3 +28,10 @@ def test_an_application_has_its_priority_and_ends_in_order_before_its_lifetime(o
         assert (report["state"], report["reason"]) == ("killed", f"its lifetime of {LIFETIME_S:g} s has passed")
         assert report["clock"] >= 1 and len(report["history"]) == report["clock"]
         assert on_yarn.rest(path)["app"]["finalStatus"] == "KILLED"
+        shared = urlsplit(YarnJob(job.directory).application.shared).path
+    for folder in (shared, shared.rpartition("/")[0]):
+        rights = on_yarn.run_cli("hdfs", "dfs", "-getfacl", folder).split()
+        assert {"user:ann:--x", "user:bob:--x", "other::---"} <= set(rights)
+    listed = {line.split()[-1].rpartition("/")[2]: line[:10] for line in
+              on_yarn.run_cli("hdfs", "dfs", "-ls", f"{shared}/results", shared).splitlines()}  # fmt: skip
+    assert listed["report.json"] == listed["page.html"] == "-rw-r--r--" and listed["job.zip"] == "-rw-------"

@@ -223,7 +223,6 @@ def serve(
         on_ended=leave,
     )
     resources.results, resources.iterations = Results(job, shared), spec.iterations
-    at_work = log_store or shared
 
     page: JobPage | None = None
     log: StateLog | None = None
@@ -246,11 +245,13 @@ def serve(
             announcements=said,
             host=yarn_host,
         )
-        resources.results = Results(job, shared, partial(fence, job, shared, master.status()["generation"]))
         viewers = spec.access().get("view", "")
+        # They come through the job's folder, which is closed to all others.
+        left = open_storage(orders.shared, public=True) if viewers else shared
+        resources.results = Results(job, left, partial(fence, job, shared, master.status()["generation"]))
         page = JobPage(host, master.status, yarn.viewer, lambda user: bool(viewers) and yarn.is_in_acl(viewers, user))
         resources.show_page(page.url)
-        refresher = StatusRefresher(job, resources.results, at_work, master.history)
+        refresher = StatusRefresher(job, resources.results, master.history)
         if spec.lifetime_s and yarn.submitted_s:
             reason = f"its lifetime of {spec.lifetime_s:g} s has passed"
             left_s = lifetime_left_s(spec.lifetime_s, yarn.submitted_s, time.time())

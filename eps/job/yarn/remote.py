@@ -380,7 +380,9 @@ class YarnJob:
         names = shared.names(RESULTS)
         if names and PAGE_FILE not in names:
             # YARN ended the application from outside: its master had no time to write one.
-            with shared.write(f"{RESULTS}/{PAGE_FILE}") as page:
+            is_viewed = bool(job.record().spec.get("acl"))
+            store = open_storage(self.application.shared, public=is_viewed, conf=self._conf)
+            with store.write(f"{RESULTS}/{PAGE_FILE}") as page:
                 page.write(page_of(ended_status(job), has_ended=True).encode("utf-8"))
         if not job.model.exists() and job.model.name in names:
             tell(f"its model is fetched from {shared.describe(RESULTS)}")

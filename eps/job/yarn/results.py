@@ -62,14 +62,8 @@ class Results:
         """
         self._copy(self._job.model)
 
-    def leave_status(self, status: Mapping[str, Any], at_work: Storage) -> None:
+    def leave_status(self, status: Mapping[str, Any]) -> None:
         """Write how far the job is, unless it has ended: what is left then says more.
-
-        Parameters
-        ----------
-        status : mapping
-        at_work : Storage
-            The store with the patience of a master at work.
 
         Raises
         ------
@@ -78,7 +72,7 @@ class Results:
         """
         with self._lock:
             if not self._has_ended:
-                with self._file(self._job.status_json.name, at_work) as file:
+                with self._file(self._job.status_json.name) as file:
                     file.write(json.dumps(status).encode("utf-8"))
 
     def leave(self, exit_code: int, state: str, reason: str) -> None:
@@ -109,8 +103,8 @@ class Results:
             shutil.copyfileobj(source, file, COPY_BYTES)
 
     @contextmanager
-    def _file(self, name: str, store: Storage | None = None) -> Iterator[BinaryIO]:
-        with (store or self._shared).write(f"{RESULTS}/{name}") as file:
+    def _file(self, name: str) -> Iterator[BinaryIO]:
+        with self._shared.write(f"{RESULTS}/{name}") as file:
             yield file
             self._fence()
 
@@ -131,16 +125,12 @@ class StatusRefresher:
     job : JobDir
         Of this process; its master writes the status there.
     results : Results
-    at_work : Storage
-        As of :meth:`Results.leave_status`.
     history : callable
         Takes how many entries are wanted at most, and returns them.
     """
 
-    def __init__(
-        self, job: JobDir, results: Results, at_work: Storage, history: Callable[[int], list[dict[str, Any]]]
-    ) -> None:
-        self._job, self._results, self._at_work, self._history = job, results, at_work, history
+    def __init__(self, job: JobDir, results: Results, history: Callable[[int], list[dict[str, Any]]]) -> None:
+        self._job, self._results, self._history = job, results, history
         self._left_s, self._trouble = -REFRESH_S, ""
         #: Of the status that was left last: its checkpoints, and the latest change.
         self._news: tuple[int, ...] = ()
@@ -162,7 +152,7 @@ class StatusRefresher:
             return
         trouble = ""
         try:
-            self._results.leave_status({**status, "history": self._history(MOST_HISTORY)}, self._at_work)
+            self._results.leave_status({**status, "history": self._history(MOST_HISTORY)})
         except StorageError as error:
             trouble = str(error)
         if trouble and not self._trouble:
