@@ -217,6 +217,10 @@ class Master:
                 }
             )
 
+    def history(self, most: int) -> list[dict[str, Any]]:
+        """Return at most so many entries of the history, evenly spaced, with the latest; from any thread."""
+        return self._requests.history_at_most(most)
+
     # ---- the owner thread
 
     def run(self) -> int:

@@ -166,6 +166,13 @@ class Requests:
         # Outside the lock: the owner thread must not wait for texts.
         return [records.history_entry(self._runtime, record, 0.0) for record in found], ended
 
+    def history_at_most(self, most: int) -> list[dict[str, Any]]:
+        """Return at most so many entries of the history, evenly spaced, with the latest."""
+        with self._changed:
+            history = self._state.progress.history
+            found = history[:: -max(1, -(-len(history) // most))]
+        return [records.history_entry(self._runtime, record, 0.0) for record in reversed(found)]
+
     def num_events(self) -> int:
         """Return how many events the job has taken."""
         return self._state.masters.steps

@@ -225,7 +225,7 @@ class Broker:
                     self._manager.release(name)
                 case KillContainer(name):
                     self._manager.kill(name)
-        if share.events and (desk := self._endpoints.get(share.job)) is not None:
+        if share.events and (endpoint := self._endpoints.get(share.job)) is not None:
             endpoint.wake()
 
     def _ask(self, share: Share, request: ContainerRequest) -> list[Order]:
