@@ -320,6 +320,20 @@ def _add_jobs(commands: Any) -> None:
 
 
 def _add_changes(commands: Any) -> None:
+    scale = _command(
+        commands,
+        "scale",
+        "add and remove workers and servers in one change",
+        "change:change",
+        "eps scale a9a workers=+2 servers=-1",
+        "eps scale a9a workers=-3 --dry-run",
+        text="Change the number of workers and servers of a running job by one plan; it trains on meanwhile.\n"
+        f"Members with the highest numbers are removed first.{_PHASES[True]}",
+    )
+    scale.set_defaults(operation="scale")
+    scale.add_argument("name", metavar="NAME")
+    scale.add_argument("members", metavar="ROLE=+N|-N", nargs="+", help="workers=+2, servers=-1, or both")
+    _add_change_flags(scale)
     for role in ("workers", "servers"):
         for adds in (True, False):
             _add_change(commands, role, adds)
@@ -343,6 +357,10 @@ def _add_change(commands: Any, role: str, adds: bool) -> None:
     parser.set_defaults(operation=operation)
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("members", metavar="N" if adds else "N|NAMES", nargs="?" if adds else None, default="1")
+    _add_change_flags(parser)
+
+
+def _add_change_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print what would move; nothing happens")
     parser.add_argument(
         "--no-wait",

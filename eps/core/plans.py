@@ -774,7 +774,7 @@ class Plans:
 
     def late(self, job: PlanContext) -> tuple[str, tuple[MemberId, ...]]:
         """Return why the plan in flight must be aborted for waiting, and the newcomers that it goes on without."""
-        shrink = next((str(plan.change) for plan in self.queue if not plan.change.operation.adds), "")
+        shrink = next((str(plan.change) for plan in self.queue if not plan.change.adds), "")
         return self.flight.late(job, shrink, self._settings.iterations)
 
     def step(self, horizon: int, now_s: float) -> Stepped | None:

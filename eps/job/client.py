@@ -59,6 +59,7 @@ _METHODS = {
     Operation.ADD_WORKERS: "AddWorkers",
     Operation.REMOVE_SERVERS: "RemoveServers",
     Operation.REMOVE_WORKERS: "RemoveWorkers",
+    Operation.SCALE: "Scale",
 }
 
 #: Where it is set, :func:`run` hands its request to this and returns what it returns: under a scheduler a job is
@@ -456,6 +457,15 @@ class Job:
         """Remove servers, by count (the highest numbers go) or by name; see :meth:`change`."""
         return self.change(Operation.REMOVE_SERVERS, count_or_names, wait=wait, request_id=request_id)
 
+    def scale(self, *, workers: int = 0, servers: int = 0, wait: bool = True, request_id: str = "") -> ChangeRecord:
+        """Change the number of workers and of servers by one plan: ``scale(workers=+2, servers=-1)``.
+
+        Members with the highest numbers are removed first; see :meth:`change`.
+        """
+        sizes = {"workers": workers, "servers": servers}
+        text = ",".join(f"{role}={number:+d}" for role, number in sizes.items() if number)
+        return self.change(Operation.SCALE, text, wait=wait, request_id=request_id)
+
     def change(
         self,
         operation: Operation | str,
@@ -471,8 +481,9 @@ class Job:
         Parameters
         ----------
         operation : Operation
-            ``add-workers``, ``add-servers``, ``remove-workers`` or ``remove-servers``.
+            ``add-workers``, ``add-servers``, ``remove-workers``, ``remove-servers`` or ``scale``.
         count_or_names : int or sequence of str
+            Of ``scale`` a text: ``workers=+2,servers=-1``.
         wait : bool
             Return when the change has happened, else when it is accepted.
         request_id : str, optional
@@ -523,8 +534,10 @@ class Job:
     def _ask(self, change: Change, request_id: str, **more: Any) -> pb.ChangeReply:
         check_request_id(request_id)
         operation = change.operation
-        request: pb.AddRequest | pb.RemoveRequest
-        if operation.adds:
+        request: pb.AddRequest | pb.RemoveRequest | pb.ScaleRequest
+        if operation is Operation.SCALE:
+            request = pb.ScaleRequest(sizes=str(change), request_id=request_id, **more)
+        elif operation.adds:
             request = pb.AddRequest(count=change.count, request_id=request_id, **more)
         else:
             count = 0 if change.names else change.count

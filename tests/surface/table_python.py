@@ -36,6 +36,7 @@ SIGNATURES = {
     "eps.Job.add_servers": "count, *, wait=True, request_id=''",
     "eps.Job.remove_workers": "count_or_names, *, wait=True, request_id=''",
     "eps.Job.remove_servers": "count_or_names, *, wait=True, request_id=''",
+    "eps.Job.scale": "*, workers=0, servers=0, wait=True, request_id=''",
     "eps.Job.dry_run": "operation, count_or_names",
     "eps.Job.plan": "plan_id",
     "eps.Job.cancel": "plan_id=None",

@@ -151,6 +151,20 @@ def test_a_job_grows_and_shrinks_and_the_same_request_counts_once(role: str, liv
     found.close()
 
 
+def test_a_job_is_scaled_by_one_plan(live: eps.Job) -> None:
+    before = (members(live, "worker"), members(live, "server"))
+    scaled = live.scale(workers=+2, servers=-1, request_id="scale")
+    assert not misfits(CHANGE, scaled)
+    assert (scaled["operation"], scaled["asked"], scaled["phase"]) == ("scale", "workers=+2,servers=-1", "released")
+    assert (len(scaled["added"]), scaled["removed"]) == (2, before[1][-1:])
+    assert live.scale(workers=+2, servers=-1, request_id="scale")["plan_id"] == scaled["plan_id"]
+    assert "server" in live.dry_run("scale", "workers=-2,servers=+1")
+    assert live.scale(workers=-2, servers=+1)["removed"] == scaled["added"]
+    with pytest.raises(errors.PlanError):
+        live.scale(workers=-1, servers=-1000)
+    assert [len(members(live, role)) for role in ("worker", "server")] == [len(each) for each in before]
+
+
 def test_a_change_is_accepted_without_waiting_looked_at_and_refused(live: eps.Job) -> None:
     assert "worker" in live.dry_run("add-workers", 1)
     assert not misfits(LIVE_STATUS, live.status())
