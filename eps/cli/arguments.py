@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from eps.cli.exits import EXIT_BAD_INPUT
-from eps.spec.nearest import did_you_mean
+from eps.system.nearest import did_you_mean
 
 _CHOICE = re.compile(r"invalid choice: (.+) \(choose from (.+)\)", re.DOTALL)
 #: ``eps help run`` is ``eps run --help``.

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
@@ -43,7 +43,7 @@ from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import check_results, copy_result, deliver_results
 from eps.storage.atomic import read_json
-from eps.storage.jobdir import JobDir, find_job, job_dir
+from eps.storage.jobdir import JobDir, cache_dir, find_job, job_dir
 from eps.storage.locations import location
 from eps.system.waits import wait_for
 
@@ -130,7 +130,8 @@ class Job:
         Parameters
         ----------
         spec : JobSpec, optional
-            All settings; or give them one by one, by the names of :class:`~eps.spec.job_spec.JobSpec`.
+            All settings; or give them one by one, by the names of :class:`~eps.spec.job_spec.JobSpec`; ``data``,
+            ``labels``, ``test`` and ``test_labels`` may be arrays, as of :func:`run`.
         name : str, optional
             By default the model's name with a number.
         detach : bool
@@ -145,15 +146,15 @@ class Job:
         ResourceError
             The processes cannot be started.
         """
-        if spec is None:
-            request = RunRequest.from_values({"name": name, **settings})
-        elif settings:
+        if spec is not None and settings:
             raise ConfigError(f"settings {', '.join(sorted(settings))} and a JobSpec exclude each other")
-        else:
-            request = RunRequest.of_spec(spec, name)
-        if request.report or request.export:
-            raise ConfigError("report and export belong to eps.run; of a Job, use wait() and export()")
-        return cls.start_request(request, detach=detach)
+        with _array_files(settings) as values:
+            request = (
+                RunRequest.from_values({"name": name, **values}) if spec is None else RunRequest.of_spec(spec, name)
+            )
+            if request.report or request.export:
+                raise ConfigError("report and export belong to eps.run; of a Job, use wait() and export()")
+            return cls.start_request(request, detach=detach)
 
     @classmethod
     def start_request(
@@ -731,6 +732,13 @@ class Job:
 def run(**settings: Any) -> dict[str, Any]:
     """Train a job to its end and return its report; ``report`` and ``export`` name files to write as well.
 
+    Parameters
+    ----------
+    **settings
+        By the names of :class:`~eps.spec.job_spec.JobSpec`, with ``name``, ``report``, ``export`` and ``anew``.
+        ``data`` may be an array of NumPy or a sparse matrix of SciPy with ``labels`` beside it, or a frame of pandas
+        with labels or the name of their column; ``test`` may be such data with ``test_labels``, or a pair of both.
+
     Raises
     ------
     ConfigError, DataError
@@ -740,7 +748,18 @@ def run(**settings: Any) -> dict[str, Any]:
     StorageError
         It finished, and its results cannot be fetched from its cluster, or not be written.
     """
-    request = RunRequest.from_values(settings)
+    with _array_files(settings) as values:
+        return _run(RunRequest.from_values(values))
+
+
+def _array_files(settings: dict[str, Any]) -> AbstractContextManager[dict[str, Any]]:
+    # Not needed to look at a job or to change its size, and slow to import.
+    from eps.data.arrays import array_files
+
+    return array_files(settings, cache_dir)
+
+
+def _run(request: RunRequest) -> dict[str, Any]:
     check_results(request)
     submit = submit_instead.get()
     if request.spec.folds and request.spec.fold < 0:

@@ -13,8 +13,8 @@ from typing import Any
 
 from eps.errors import ConfigError
 from eps.spec.job_spec import JobSpec
-from eps.spec.nearest import did_you_mean
 from eps.storage.locations import has_scheme
+from eps.system.nearest import did_you_mean
 
 #: Keys of a job file and of :func:`eps.run` that are not settings of the job itself.
 RUN_KEYS = ("name", "report", "export", "anew")

@@ -23,7 +23,7 @@ from eps.core.reconfig import Trigger
 from eps.core.types import MOST_MEMBERS, UNBOUNDED, CoreSettings
 from eps.errors import ConfigError, PlanError
 from eps.spec.changes import parse_change, whole_number
-from eps.spec.nearest import did_you_mean
+from eps.system.nearest import did_you_mean
 
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
 NORMALIZATIONS = ("none", "l2", "standard", "tfidf", "binary")
