@@ -24,12 +24,14 @@ from eps.errors import IllegalTransitionError, PlanError, UnknownMemberError
 
 
 class Operation(StrEnum):
-    """The four operations of EPS §3 and §5.2, and two that a job requests itself."""
+    """The four operations of EPS §3 and §5.2, several of them at once, and two that a job requests itself."""
 
     ADD_SERVERS = "add-servers"
     ADD_WORKERS = "add-workers"
     REMOVE_SERVERS = "remove-servers"
     REMOVE_WORKERS = "remove-workers"
+    #: Workers and servers in one plan.
+    SCALE = "scale"
     #: Requested by the job: gives a standing follower to partitions without one.
     FOLLOW = "follow"
     #: Requested by the job: removes workers and servers whose containers will be taken away (Proteus §3.3).  If all
@@ -38,8 +40,8 @@ class Operation(StrEnum):
 
     @property
     def role(self) -> Role:
-        """The role of the members that are added or removed; undefined for a drain, which may concern both."""
-        assert self is not Operation.DRAIN
+        """The role of the members that are added or removed; undefined for drain and scale, which may concern both."""
+        assert self not in (Operation.DRAIN, Operation.SCALE)
         return Role.WORKER if self in (Operation.ADD_WORKERS, Operation.REMOVE_WORKERS) else Role.SERVER
 
     @property
@@ -73,8 +75,8 @@ class Purpose(StrEnum):
         return self in (Purpose.REPLACE, Purpose.REGAIN)
 
 
-#: The operations that users may request.
-OPERATIONS = tuple(operation for operation in Operation if operation not in (Operation.FOLLOW, Operation.DRAIN))
+#: The four operations of EPS §5.2.
+OPERATIONS = (Operation.ADD_SERVERS, Operation.ADD_WORKERS, Operation.REMOVE_SERVERS, Operation.REMOVE_WORKERS)
 
 
 class Phase(StrEnum):
@@ -126,16 +128,30 @@ ENDED = (Phase.RELEASED, Phase.ABORTED)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A requested change: one operation, by count or by name."""
+    """A requested change: one operation, by count or by name, or several at once."""
 
     operation: Operation
-    #: Number of members; equals the number of names if there are any.
+    #: Number of members; equals the number of names if there are any.  For a scale, the sum over its parts.
     count: int
     #: Names to remove; empty for additions and for removals by count, which remove the latest members first.
     names: tuple[MemberId, ...] = ()
+    #: For a scale: one addition or removal by count for each role that changes.
+    parts: tuple[Change, ...] = ()
+
+    @property
+    def adds(self) -> bool:
+        """Whether the change adds members; a scale may remove others."""
+        return self.operation.adds or any(part.adds for part in self.parts)
+
+    @property
+    def asked(self) -> int | str:
+        """The number or the names of the members; for a scale, text such as ``workers=+2,servers=-1``."""
+        if self.parts:
+            return ",".join(f"{part.operation.role}s={'+' if part.adds else '-'}{part.count}" for part in self.parts)
+        return ",".join(self.names) or self.count
 
     def __str__(self) -> str:
-        return f"{self.operation}={','.join(self.names) if self.names else self.count}"
+        return str(self.asked) if self.parts else f"{self.operation}={self.asked}"
 
 
 @dataclass
@@ -185,7 +201,7 @@ class Plan:
             raise IllegalTransitionError(f"plan {self.plan_id} cannot go from {self.phase} to {phase}", story)
         self.phase = phase
         self.reached_s[phase] = now_s
-        barrier = BARRIERS[self.change.operation.adds].get(phase)
+        barrier = BARRIERS[self.change.adds].get(phase)
         if barrier is not None:
             self.barriers_s[barrier] = now_s
 
@@ -270,6 +286,8 @@ def resolve(roster: Roster, change: Change, settings: CoreSettings) -> tuple[Ros
     """
     if change.operation is Operation.DRAIN:
         return _resolve_drain(roster, change.names)
+    if change.operation is Operation.SCALE:
+        return _resolve_scale(roster, change, settings)
     role = change.operation.role
     present = roster.of_role(role)
     if change.operation is Operation.FOLLOW:
@@ -304,6 +322,16 @@ def resolve(roster: Roster, change: Change, settings: CoreSettings) -> tuple[Ros
     going = frozenset(removed)
     staying = tuple(m for m in present if m not in going)
     return _with(roster, role, staying, roster.next_number(role)), Team(), Team.of(role, removed)
+
+
+def _resolve_scale(roster: Roster, change: Change, settings: CoreSettings) -> tuple[Roster, Team, Team]:
+    """Return what :func:`resolve` does for each part of a change, one after the other."""
+    coming = going = NO_TEAM
+    for part in change.parts:
+        roster, comes, goes = resolve(roster, part, settings)
+        coming = Team(coming.workers + comes.workers, coming.servers + comes.servers)
+        going = Team(going.workers + goes.workers, going.servers + goes.servers)
+    return roster, coming, going
 
 
 def _resolve_drain(roster: Roster, names: Sequence[MemberId]) -> tuple[Roster, Team, Team]:

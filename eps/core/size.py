@@ -31,7 +31,7 @@ from enum import StrEnum
 from zlib import crc32
 
 from eps.core.members import Member, containers_waited_for
-from eps.core.reconfig import OPERATIONS, Plan, Purpose
+from eps.core.reconfig import OPERATIONS, Phase, Plan, Purpose
 from eps.core.retries import Backoff
 from eps.core.types import Role
 
@@ -174,11 +174,15 @@ class Size:
         """
         found = dict(self.wanted)
         for plan in plans:
-            operation = plan.change.operation
-            if operation in OPERATIONS and not plan.purpose.own:
-                # A plan that was granted in part continues with fewer members.
-                count = len(plan.added) or plan.change.count
-                found[operation.role] += count if operation.adds else -count
+            if plan.purpose.own:
+                continue
+            if plan.phase is not Phase.QUEUED:
+                for role in Role:
+                    found[role] += len(plan.coming.of_role(role)) - len(plan.going.of_role(role))
+                continue
+            for part in plan.change.parts or (plan.change,):
+                if part.operation in OPERATIONS:
+                    found[part.operation.role] += part.count if part.adds else -part.count
         return found
 
     def validate(self, held: Counts) -> None:

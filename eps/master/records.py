@@ -168,8 +168,8 @@ def change_entry(
         "purpose": _purpose(plan),
         # The clock of one that was asked for beforehand.
         "asked_at": plan.asked_at,
-        "asked": ",".join(plan.change.names) if plan.change.names else plan.change.count,
-        "names": list(plan.added or plan.removed),
+        "asked": plan.change.asked,
+        "names": [*plan.added, *plan.removed],
         "added": list(plan.added),
         "removed": list(plan.removed),
         "phase": str(plan.phase),

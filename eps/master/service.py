@@ -26,7 +26,7 @@ from eps.net.calls.call import BoundServer
 from eps.net.security.credentials import Security
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterServicer, add_JobMasterServicer_to_server
-from eps.spec.changes import check_change, check_request_id
+from eps.spec.changes import check_change, check_request_id, scale_of
 from eps.spec.runtime import Runtime
 from eps.storage.api import Storage
 from eps.storage.atomic import json_object, read_json, write_json_atomic
@@ -257,6 +257,10 @@ class JobMasterService(JobMasterServicer):
         """Remove workers."""
         return self._remove(Operation.REMOVE_WORKERS, request)
 
+    def Scale(self, request: pb.ScaleRequest, context: grpc.ServicerContext) -> pb.ChangeReply:
+        """Add and remove workers and servers by one plan."""
+        return self._change(scale_of(request.sizes), request)
+
     def _add(self, operation: Operation, request: pb.AddRequest) -> pb.ChangeReply:
         return self._change(Change(operation, request.count), request)
 
@@ -266,7 +270,7 @@ class JobMasterService(JobMasterServicer):
             raise PlanError(f"{operation}: count {request.count} and {len(names)} names contradict each other")
         return self._change(Change(operation, len(names) or request.count, names), request)
 
-    def _change(self, change: Change, request: pb.AddRequest | pb.RemoveRequest) -> pb.ChangeReply:
+    def _change(self, change: Change, request: pb.AddRequest | pb.RemoveRequest | pb.ScaleRequest) -> pb.ChangeReply:
         manager = self._manager
         if manager and request.manager != manager and not request.dry_run:
             raise PlanError(

@@ -52,6 +52,8 @@ class Model:
     #: Whether the model must or must not have an L1 (L2) penalty.
     l1_penalty: ClassVar[PenaltyRule] = "optional"
     l2_penalty: ClassVar[PenaltyRule] = "optional"
+    #: Whether its loss makes a classifier's scores log-odds, so that they give probabilities.
+    gives_probabilities: ClassVar[bool] = False
 
     def __init__(self, num_features: int, num_outputs: int, *, intercept: bool = True, **options: Any) -> None:
         self.num_features = num_features
@@ -151,6 +153,14 @@ def predicted(task: Task, scores: Float32Array) -> Targets:
     if task == "multiclass":
         return np.asarray(np.argmax(scores, axis=1), dtype=np.int32)
     return np.asarray(scores, dtype=np.float32)
+
+
+def probabilities(scores: Float32Array) -> Float32Array:
+    """Return the probability of each class, shape (n, k), of log-odds: (n,) of the second of two classes, or (n, k)."""
+    log_odds = np.column_stack([np.zeros_like(scores), scores]) if scores.ndim == 1 else scores
+    # The largest is 0, so that nothing overflows.
+    found = np.exp(log_odds - log_odds.max(axis=1, keepdims=True))
+    return np.asarray(found / found.sum(axis=1, keepdims=True), dtype=np.float32)
 
 
 def encode_labels(task: Task, y: Float64Array, classes: Float64Array | None = None) -> Targets:

@@ -30,6 +30,7 @@ class Dnn(Model):
     """
 
     task = "multiclass"
+    gives_probabilities = True
     options: ClassVar[dict[str, Any]] = {"hidden": (128,), "activation": "relu", "network_task": "multiclass"}
 
     def __init__(self, num_features: int, num_outputs: int, *, intercept: bool = True, **options: Any) -> None:

@@ -85,6 +85,7 @@ class Logistic(LinearModel):
     """Logistic regression: loss ``log(1 + exp(-s z))``."""
 
     task = "binary"
+    gives_probabilities = True
 
     def pointwise(self, scores: Float64Array, y: Targets) -> tuple[Float64Array, Float64Array]:
         sign = 2.0 * y - 1.0

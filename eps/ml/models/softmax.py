@@ -25,6 +25,7 @@ class Softmax(Model):
     """Scores ``Z = X W + b`` with the cross-entropy of their softmax."""
 
     task = "multiclass"
+    gives_probabilities = True
 
     def tensors(self) -> tuple[TensorSpec, ...]:
         weights = TensorSpec("weights", (self.num_features, self.num_outputs), rows_are_features=True)
