@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+import eps.cli.parser
+import hscheduler.cli
 from eps.core.reconfig import diagram
 from tools import figures, reference, words
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(
-    str(path.relative_to(ROOT))
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/**/*.md"))
-)
+FOLDERS = ("", "docs/", "benchmarks/", "benchmarks/peers/", "docker/", "eps/ml/models/", "hscheduler/yarn-plugin/")
+PAGES = sorted(str(path.relative_to(ROOT)) for folder in FOLDERS for path in ROOT.glob(f"{folder}*.md"))
+PARSERS = {"eps": eps.cli.parser.build_parser, "hscheduler": hscheduler.cli.build_parser}
 
 
 def text_of(page: str) -> str:
@@ -50,6 +53,32 @@ def test_links_of_a_page_lead_somewhere(page: str) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.*)$", found.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}, target
+
+
+def commands_of(page: str) -> list[list[str]]:
+    """Return the words of each command of ours in the page's blocks of code without a language."""
+    inside, found = "", []
+    for line in text_of(page).replace("\\\n", " ").splitlines():
+        if line.startswith("```"):
+            inside = "" if inside else line
+        elif inside == "```" and line.split(" ")[0] in PARSERS:
+            words = shlex.split(line, comments=True)
+            # Behind a flag "..." stands for its value, else for further words.
+            found.append([word for before, word in pairwise(["", *words]) if word != "..." or before[:2] == "--"])
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_that_a_page_shows_can_be_parsed(page: str) -> None:
+    for program, *rest in commands_of(page):
+        try:
+            PARSERS[program]().parse_args(rest)
+        except SystemExit:
+            pytest.fail(f"{program} {' '.join(rest)}")
+
+
+def test_pages_show_commands() -> None:
+    assert sum(len(commands_of(page)) for page in PAGES) > 50
 
 
 @pytest.mark.parametrize("page", PAGES)
