@@ -1,4 +1,4 @@
-"""Real data sets reach the level of the baselines (docs/benchmarks.md has each command).
+"""Real data sets reach the level of the baselines (each command stands in README.md).
 
 Baselines: the data's own notes (scikit-learn on the same files).
 """
