@@ -19,7 +19,7 @@ from tools import figures, reference, words
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("", "docs/", "benchmarks/", "benchmarks/peers/", "docker/", "eps/ml/models/", "hscheduler/yarn-plugin/")
 PAGES = sorted(str(path.relative_to(ROOT)) for folder in FOLDERS for path in ROOT.glob(f"{folder}*.md"))
-PARSERS = {"eps": eps.cli.parser.build_parser, "hscheduler": hscheduler.cli.build_parser}
+PARSERS = {"eps": eps.cli.parser.build_parser(), "hscheduler": hscheduler.cli.build_parser()}
 
 
 def text_of(page: str) -> str:
@@ -73,7 +73,7 @@ def commands_of(page: str) -> list[list[str]]:
 def test_commands_that_a_page_shows_can_be_parsed(page: str) -> None:
     for program, *rest in commands_of(page):
         try:
-            PARSERS[program]().parse_args(rest)
+            PARSERS[program].parse_args(rest)
         except SystemExit:
             pytest.fail(f"{program} {' '.join(rest)}")
 
