@@ -23,6 +23,7 @@ import re
 import statistics
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,9 +60,15 @@ class Keys(dict[str, Any]):
             raise AttributeError(f"there is no key {name!r}; there are {', '.join(self)}") from None
 
 
+@cache
+def loaded(path: Path) -> Any:
+    """Return the JSON of a file."""
+    return json.loads(path.read_text(encoding="utf-8"), object_hook=Keys)
+
+
 def value(figure: Figure, results: Path = RESULTS) -> float:
     """Return what the expression of a figure is worth."""
-    found = json.loads((results / figure.file).read_text(encoding="utf-8"), object_hook=Keys)
+    found = loaded(results / figure.file)
     names: dict[str, Any] = {"median": statistics.median, "mean": statistics.fmean, "file": found}
     names["bar"] = lambda name: next(bar.measured for bar in found.bars if bar.name == name)
     if isinstance(found, dict):
