@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import importlib
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +32,7 @@ _HEAD = """\
 - [Commands of `hscheduler`](#commands-of-hscheduler)
 - [A job's file](#a-jobs-file)
 - [A sweep's file](#a-sweeps-file)
+- [Python](#python)
 - [Environment variables](#environment-variables)
 - [Exit codes](#exit-codes)
 """
@@ -56,6 +59,21 @@ _SPACE = """\
 `[job]` has the settings that all trials share, as in [a job's file](#a-jobs-file).
 """
 
+#: What scripts call from Python (tests/surface holds it), by module; what a version lacks is left out.
+NAMES = {
+    "eps": (
+        "run load Job.start Job.find Job.resume Job.status Job.history Job.wait Job.report Job.export Job.scale "
+        "Job.add_workers Job.add_servers Job.remove_workers Job.remove_servers Job.dry_run Job.cancel Job.kill "
+        "Job.close"
+    ),
+    "hscheduler": "sweep SweepReport.write_page HTrials",
+    "hscheduler.service.client": (
+        "SchedulerClient SchedulerClient.submit_job SchedulerClient.wait SchedulerClient.job SchedulerClient.jobs "
+        "SchedulerClient.cancel SchedulerClient.save_model SchedulerClient.run_sweep SchedulerClient.report "
+        "SchedulerClient.watch SchedulerClient.close"
+    ),
+}
+
 #: Variables that a user may set.  Those by which a supervisor starts processes are not among them.
 VARIABLES = {
     "EPS_HOME": "folder of jobs, data caches and services; only its user may write to it (default `~/.eps`)",
@@ -78,6 +96,7 @@ def page() -> str:
     for section, settings in (("cluster", ClusterSpec), ("sweep", SweepSpec)):
         parts.append(f"`[{section}]`:\n\n" + table(("key", "default", "meaning"), keys(settings)))
     parts.append(_SPACE)
+    parts += ["## Python\n", table(("name", "meaning"), names())]
     parts += [
         "## Environment variables\n",
         table(("variable", "meaning"), ((f"`{name}`", text) for name, text in VARIABLES.items())),
@@ -165,6 +184,31 @@ def keys(settings: type[Any]) -> Iterator[tuple[str, str, str]]:
         default = ast.literal_eval(repr(field.default))
         shown = f'"{default}"' if isinstance(default, str) else str(default)
         yield f"`{field.name}`", f"`{shown}`", cell(comments.get(field.name, ""))
+
+
+def names() -> Iterator[tuple[str, str]]:
+    """Yield what can be called from Python, with the first sentence of its docstring."""
+    for module, public in NAMES.items():
+        for name in public.split():
+            found: Any = importlib.import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part, None)
+            if found is not None:
+                yield f"`{module}.{name}{inspect.Signature(parameters(found))}`", first_line(found)
+
+
+def parameters(found: Any) -> list[inspect.Parameter]:
+    """Return the parameters of a function without types, and without those that are not for callers."""
+    return [
+        each.replace(annotation=inspect.Parameter.empty)
+        for each in inspect.signature(found).parameters.values()
+        if each.name != "self" and not each.name.startswith("_") and not inspect.isfunction(each.default)
+    ]
+
+
+def first_line(found: Any) -> str:
+    """Return the first line of a docstring; roles such as ``:meth:`` are left out."""
+    return cell(re.sub(r":\w+:`[~.]*([^`]*)`", r"`\1`", (inspect.getdoc(found) or "").split("\n\n")[0]))
 
 
 def exit_codes() -> Iterator[tuple[str, str]]:
