@@ -207,7 +207,7 @@ def test_masters_that_bring_the_job_no_further_are_started_again_five_times() ->
     assert state.end is not None and state.end.state == "failed"
     assert state.end.reason == (
         "the job master was ended by SIGKILL before the job had ended; "
-        "it was started again 5 times, and the job got no further"
+        "it was restarted 5 times without progress of the job"
     )
 
 
@@ -377,7 +377,7 @@ def test_bytes_that_are_no_message_are_protocol_errors_and_nothing_else() -> Non
         b'["Beat", {}]',
         b'["Beat", {"a": 1}]',
     ):
-        with pytest.raises(ProtocolError, match="is no message"):
+        with pytest.raises(ProtocolError, match="is not a message"):
             decode(packet)
 
 

@@ -121,6 +121,16 @@ def test_the_master_of_a_submitted_job_brings_to_hdfs_what_goes_there_and_nothin
     assert "M " in (yarn.shared / RESULTS / "master.log").read_text()
 
 
+def test_a_job_ends_in_order_before_yarn_ends_it_for_its_lifetime(begin: Begin) -> None:
+    yarn = begin(lifetime_s=15.0)
+    yarn.reach(1)
+    wait_for(lambda: yarn.ended is not None, PATIENCE_S, "its lifetime to pass")
+    ended = read_json(yarn.shared / RESULTS / ENDED_FILE)
+    assert ended == {"state": "killed", "exit_code": 1, "reason": "its lifetime of 15 s has passed"}
+    report = read_json(yarn.shared / RESULTS / "report.json")
+    assert report is not None and report["clock"] >= 1 and (yarn.shared / RESULTS / PAGE_FILE).exists()
+
+
 def test_a_master_killed_in_every_phase_of_every_plan_changes_no_bit_and_leaks_no_container(
     begin: Begin, undisturbed: dict[str, Any], pytestconfig: pytest.Config
 ) -> None:

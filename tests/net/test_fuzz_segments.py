@@ -340,7 +340,7 @@ def test_random_transport_frames_are_answered_up_to_the_first_that_breaks_the_ru
         lent_request(kind=Kind.REPLY),
         lent_request(kind=Kind.REPLY, shape=(1 << 32, 1 << 32)),
     ],
-    ids=["segment without descriptor", "release", "unknown segment", "beyond any memory"],
+    ids=["segment without descriptor", "release", "unknown segment", "too large"],
 )
 def test_a_connector_is_not_harmed_by_a_listener_that_lies_about_segments(content: bytes) -> None:
     def play(sock: socket.socket) -> None:

@@ -84,7 +84,7 @@ def test_growth_without_containers_does_not_hold_the_job_for_ever() -> None:
     job.run()
     job.check_finished()
 
-    assert job.master.plans.all[1].reason == "still waiting for containers when the last iteration was due"
+    assert job.master.plans.all[1].reason == "still waiting for containers when only the last iteration was left"
     assert job.counted["never granted"] == 2
 
 

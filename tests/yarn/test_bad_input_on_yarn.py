@@ -128,7 +128,7 @@ def test_a_queue_and_an_hdfs_that_take_nothing_now_say_so(
     finally:
         java(dfsadmin, "-safemode", "leave")
     assert said.startswith("eps: hdfs://") and "the NameNode is in safe mode" in said, said
-    assert "it leaves it by itself, or by hdfs dfsadmin -safemode leave; it was waited for 0.5 s" in said, said
+    assert "wait until it leaves, or run hdfs dfsadmin -safemode leave; retried for 0.5 s" in said, said
 
 
 @pytest.mark.usefixtures("no_leftovers")
