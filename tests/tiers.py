@@ -28,8 +28,11 @@ SEED = "EPS_SEED"
 #: What is not in ``fast``: tests that start processes, or wait for them.
 NOT_FAST = (
     "tests/integration/", "tests/surface/", "tests/yarn/", "tests/devcluster/", "tests/master/",
-    "tests/cli/test_cli_end_to_end.py", "tests/hscheduler/test_yarn_plugin_build.py",
-    "tests/hscheduler/test_killed_scheduler.py",
+    "tests/cli/test_cli_end_to_end.py",
+    *(f"tests/cluster/test_{name}.py" for name in (
+        "hosted_masters", "prefork", "supervisor_processes", "yarn_bridge", "yarn_shipping",
+    )),
+    *(f"tests/hscheduler/test_{name}.py" for name in ("fmin", "killed_scheduler", "service", "yarn_plugin_build")),
 )  # fmt: skip
 #: What the gate always plays on a real Hadoop: the contracts, one job with changes, one with faults.
 ON_HADOOP = (
