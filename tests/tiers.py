@@ -46,9 +46,9 @@ ON_HADOOP = (
 #: seed.  The tier ``all`` plays every one.
 DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
     (("tests/yarn/",), 2),
-    (("tests/integration/test_yarn_in_trouble.py",), 5),
-    (("tests/integration/test_resume.py",), 10),
-    (("tests/integration/test_service.py",), 8),
+    (("tests/integration/test_yarn_in_trouble.py",), 4),
+    (("tests/integration/test_resume.py",), 8),
+    (("tests/integration/test_service.py",), 6),
     (("tests/integration/test_exactness.py::test_a9a",), 2),
     (("tests/integration/test_exactness.py::test_dnn",), 1),
     (("tests/integration/test_exactness.py::test_stale",), 2),
