@@ -48,7 +48,8 @@ def test_checkpoints_are_the_oracles_where_masters_die(crash_seed: int, tmp_path
 def test_many_checkpoints_are_complete_and_some_are_skipped() -> None:
     """Otherwise the tests above would prove less than they say."""
     met: Counter[str] = Counter()
-    for seed in until_met():
+    # One fails where a member is lost meanwhile; in these jobs none is.
+    for seed in range(40):
         met.update(played(seed).master.checkpoints.counts)
         assert not met["failed"], met
         if met["complete"] >= 25 and met["skipped"]:
