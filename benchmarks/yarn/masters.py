@@ -163,8 +163,13 @@ def run(trials: int, clocks_per_s: float, window_s: float) -> dict[str, Any]:
             start_s = time.monotonic() - began_s
             say(f"{trials} trials train after {start_s:.0f} s")
             masters = place.host_pids()
+            start_cpu_s = {"scheduler": cpu_s(os.getpid()), "masters": sum(map(cpu_s, masters))}
             found = measured({"scheduler": [os.getpid()], "masters": masters}, window_s)
             found["per_trial_resident_mb"] = round(found["masters"]["resident_mb"] / trials, 2)
+            # With the imports of the processes.
+            for name, seconds in start_cpu_s.items():
+                found[name]["start_cpu_ms_per_trial"] = round(1000 * seconds / trials, 1)
+                found[name]["cpu_ms_per_trial_and_s"] = round(1000 * found[name]["cores"] / trials, 2)
             return {"trials": trials, "start_s": round(start_s, 1), **found}
 
 

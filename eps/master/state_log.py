@@ -292,8 +292,10 @@ class LoggedJob:
         pulse: Pulse,
     ) -> None:
         self.log = log
-        #: Threads that wait for the next event, whatever it is.
+        #: Threads that wait for the next news, whatever it is.
         self.num_waiting = 0
+        #: Counts what may have changed how the job is: events, but for ticks that only say orders again.
+        self.num_news = 0
         self._tick_due_s: float | None = None
         #: Notified when the job's state, or the phase of a plan, has changed.
         self.changed = threading.Condition()
@@ -343,8 +345,10 @@ class LoggedJob:
             before = self._phases()
             commands = self.state.step(event, now_s)
             self._tick_due_s = None
-            is_news = before != self._phases() or any(isinstance(c, e.Answer | e.EndJob) for c in commands)
-            if is_news or self.num_waiting:
+            is_news = not isinstance(event, e.Tick) or not all(isinstance(c, e.Send) for c in commands)
+            self.num_news += is_news
+            is_awaited = before != self._phases() or any(isinstance(c, e.Answer | e.EndJob) for c in commands)
+            if is_awaited or (is_news and self.num_waiting):
                 self.changed.notify_all()
             parts = None if self.state.state in ENDED_STATES else self.log.due(self.state, now_s)
         if parts is not None:
