@@ -46,6 +46,7 @@ from eps.job.yarn import within  # noqa: E402
 from eps.storage.atomic import json_bytes  # noqa: E402
 from eps.storage.jobdir import jobs_dir  # noqa: E402
 from eps.storage.locations import RemotePath  # noqa: E402
+from eps.system.threads import expect_many_threads  # noqa: E402
 from eps.system.waits import wait_for  # noqa: E402
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings  # noqa: E402
 from hscheduler.live.sweep import Sweep, opened_of  # noqa: E402
@@ -186,6 +187,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--window-s", type=float, default=20.0, help="over which processor time is measured (20)")
     parser.add_argument("--output", type=new_file, help="where the JSON is written, too")
     args = parser.parse_args(argv)
+    # As the application master does.
+    expect_many_threads()
     with tempfile.TemporaryDirectory(prefix="eps-masters-", ignore_cleanup_errors=True) as home:
         os.environ["EPS_HOME"] = home
         found = {"machine": machine(), "clocks_per_s": args.clocks_per_s, "members": "simulated"}
