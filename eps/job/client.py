@@ -364,7 +364,7 @@ class Job:
         return list((read_json(self._directory.report) or ended_status(self._directory)).get("history", []))
 
     def watch(self, after_clock: int = -1, *, is_patient: bool = False) -> Iterator[Progress]:
-        """Yield news until the job has ended, about five times a second; see :meth:`MasterLink.watch`."""
+        """Yield news until the job has ended, at most five times a second; see :meth:`MasterLink.watch`."""
         return self._link.watch(after_clock, is_patient=is_patient)
 
     def wait(self, timeout_s: float | None = None) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from eps.storage.jobdir import JobDir, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
 from eps.storage.shared_log import DamagedLogError, LogStorage
 from eps.system.home import make_private
+from eps.system.threads import expect_many_threads
 from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
@@ -443,6 +444,7 @@ def _to_its_end(
 
 def main() -> int:
     """Run the application master of the environment; return its exit code."""
+    expect_many_threads()
     folder = Path.cwd()
     os.environ["EPS_HOME"] = str(folder / HOME)
     return begin(lambda orders, host: run(orders, host, folder))
