@@ -78,7 +78,7 @@ class Inquiry:
 
 @dataclass(frozen=True, slots=True)
 class RestorePoint:
-    """Where a job that must roll back restarts: a checkpoint, or its seed."""
+    """The point from which a job restarts after a rollback: a checkpoint, or its seed."""
 
     #: Name of the checkpoint; empty for the seed.
     checkpoint: str
@@ -228,7 +228,7 @@ INCIDENT_S = 2.0
 
 
 class LossOutcome(StrEnum):
-    """How the job recovered from the loss of a member."""
+    """The outcome of the loss of a member."""
 
     #: Undecided, or the job ended before.
     OPEN = "open"

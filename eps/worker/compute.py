@@ -1,4 +1,4 @@
-"""How a worker computes a contribution: the model, the splits in memory, the batches.  It sends and awaits nothing.
+"""Computation of a contribution from the model, the splits in memory and the batches.  It sends and awaits nothing.
 
 Parts of pushes and answers to pulls are plain values here.  The grouping of splits does not affect the sums.
 
@@ -253,7 +253,7 @@ class Computation:
 
     @property
     def complete(self) -> bool:
-        """Whether the parameters of every partition have arrived."""
+        """Return whether the parameters of every partition have arrived."""
         return len(self.parameters.arrived) == len(self.active.spans)
 
     def read_again(self, partitions: Set[int]) -> None:
