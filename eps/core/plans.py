@@ -252,7 +252,7 @@ class PlanDriver:
     def ending(self) -> tuple[MemberId, ...]:
         """Return the removed members that are drained and may end.
 
-        A server also waits until the workers have finished their last exchange with it: if its answer gets lost, the
+        A server also waits until the workers have finished their last exchange with it.  If its answer gets lost, the
         worker repeats the request to the same server.
         """
         drained = self._to_end()

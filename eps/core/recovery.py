@@ -93,7 +93,7 @@ def take_over(before: Membership, inquiry: Inquiry, settings: CoreSettings) -> M
     Under BSP it holds from the first clock that some partition lacks.  No survivor is beyond that clock: a worker that
     computes clock c has read every partition at c, and the servers answered after the workers.
 
-    A member that leaves by a committed plan is not asked: the membership reassigns its splits at once, and what it
+    A member that leaves by a committed plan is not asked.  The membership reassigns its splits at once, and what it
     pushed of them counts where it arrived.  It is not beyond that clock either: a plan commits when its receivers have
     everything that was served before, and afterwards nothing is served that they lack.
 

@@ -146,8 +146,8 @@ class Parameters:
 def contiguous_parameters(active: ActiveSet, answers: Sequence[PullAnswer]) -> np.ndarray | None:
     """Return all parameters of a clock as one array without a copy, or None if the answers are not contiguous.
 
-    Only if every split gathers its keys from them: the array may be another process's read-only memory, while a model
-    may write to the parameters that it is given.
+    Also None unless every split gathers its own copy: the array may be another process's read-only memory, and a model
+    may write to its parameters.
 
     Parameters
     ----------
