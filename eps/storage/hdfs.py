@@ -167,12 +167,12 @@ class HdfsStorage:
                 options = "OVERWRITE" if overwrite else "NONE"
                 self._web.rename(source, target, options)
             except Exception:
-                if tries == 1 or not self._is(target, number):
+                if tries == 1 or not self._has_id(target, number):
                     raise
 
         self._web.ask(what, place)
 
-    def _is(self, path: str, number: int) -> bool:
+    def _has_id(self, path: str, number: int) -> bool:
         try:
             return bool(self._web.client.status(path)["fileId"] == number)
         except Exception as error:
