@@ -317,7 +317,7 @@ def _describe(settings: DataSettings, raw: RawData, classes: tuple[Label, ...]) 
     return f"{names} ({raw.format}): {raw.num_rows} rows x {raw.num_features} features{kinds}{test}"
 
 
-# ---- which rows go where
+# ---- division of the rows
 
 
 class _Purpose(IntEnum):

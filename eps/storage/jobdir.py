@@ -265,7 +265,7 @@ class JobDir:
         finally:
             os.close(fd)
 
-    # ---- its record
+    # ---- the record
 
     def record(self) -> Record:
         """Return the job's record; an empty one if there is none.

@@ -289,7 +289,7 @@ class DockerResourceManager(SupervisedManager):
             self._wake()
         shutil.rmtree(self._job.scratch(container_id), ignore_errors=True)
 
-    # ---- the thread that looks at the engine
+    # ---- the thread that polls the engine
 
     def _watch(self) -> None:
         while not self._closed.is_set():

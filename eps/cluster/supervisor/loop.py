@@ -103,7 +103,7 @@ class Supervisor:
         clean_up(self.job, self._end)
         return self._end.exit_code
 
-    # ---- what happens
+    # ---- events
 
     def _wait(self) -> None:
         poller = select.poll()
@@ -189,7 +189,7 @@ class Supervisor:
         self._tied_fd = None
         self._handle(ClientGone())
 
-    # ---- what is done about it
+    # ---- actions
 
     def _handle(self, event: Event) -> None:
         events: deque[Event] = deque([event])

@@ -40,7 +40,7 @@ LOOK_S = 0.5
 #: Maximum number of master restarts without progress of the job.
 MOST_RESTARTS = 5
 
-# ---- what master and supervisor say to each other
+# ---- messages between master and supervisor
 
 
 @dataclass(frozen=True, slots=True)
