@@ -35,7 +35,7 @@ GRACE_S = 3.0
 MEMBER_TIMEOUT_S = 3.0
 #: Time until the first heartbeat of a new master.
 FIRST_BEAT_S = 30.0
-#: Interval of checks for heartbeats; a longer gap between two checks means that the supervisor itself could not listen.
+#: Interval of checks for heartbeats.  A gap of more than twice this means that the supervisor itself could not listen.
 LOOK_S = 0.5
 #: Maximum number of master restarts without progress of the job.
 MOST_RESTARTS = 5
