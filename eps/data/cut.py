@@ -397,7 +397,7 @@ def _check_parts(num_rows: int, num_test: int, test: str | None) -> None:
 class PredictionData:
     """Rows to predict, with targets if the file has them."""
 
-    #: Dense float32 or CSR float32, shape (n, num_features), normalised.
+    #: Dense float32 or CSR float32, shape (n, num_features), as the file has them.
     X: Matrix
     #: As in training (int32 classes or float32 values), or None.
     y: NDArray[Any] | None
@@ -406,13 +406,12 @@ class PredictionData:
 def load_for_prediction(
     path: str | Path,
     settings: DataSettings,
-    normalizer: Normalizer,
     num_features: int,
     classes: Sequence[Label] = (),
     *,
     labels: str | None = None,
 ) -> PredictionData:
-    """Load and normalise rows for prediction with a trained model.
+    """Load rows for prediction with a trained model.
 
     Parameters
     ----------
@@ -420,8 +419,6 @@ def load_for_prediction(
         The new file.
     settings : DataSettings
         Settings of the training data (``DatasetInfo.settings``, with the detected index base).
-    normalizer : Normalizer
-        Normaliser of the training data.
     num_features : int
         Width of the model.
     classes : sequence
@@ -445,11 +442,10 @@ def load_for_prediction(
     raw = load_as(settings, str(path), labels, labels_optional=True)
     if raw.num_features != num_features:
         raise DataError(f"{path}: {raw.num_features} features: must be {num_features}, as in the model")
-    X = normalizer.apply(raw.X)
     if raw.y is None:
-        return PredictionData(X, None)
+        return PredictionData(raw.X, None)
     if settings.task != "regression":
         found = find_labels(raw)
         if len(found) == 1 and found[0] not in classes:
-            return PredictionData(X, None)
-    return PredictionData(X, encode(raw, settings.task, classes))
+            return PredictionData(raw.X, None)
+    return PredictionData(raw.X, encode(raw, settings.task, classes))

@@ -90,7 +90,13 @@ def change_title(change: Mapping[str, Any]) -> str:
     if change["operation"] == Operation.DRAIN:
         return f"plan {change['plan_id']} {change['asked']} will be taken away: drained before"
     what_for = _PURPOSES.get(str(change.get("purpose")), "")
-    return f"plan {change['plan_id']} {change['operation']}={change['asked']}{what_for}"
+    return f"plan {change['plan_id']} {asked_text(change)}{what_for}"
+
+
+def asked_text(change: Mapping[str, Any]) -> str:
+    """Return a change as ``--at`` takes it: ``add-workers=2``, ``workers=+2,servers=-1``."""
+    is_scale = change["operation"] == Operation.SCALE
+    return str(change["asked"]) if is_scale else f"{change['operation']}={change['asked']}"
 
 
 def phases_in_order(change: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -289,7 +295,7 @@ def progress_line(status: Status, width: int = 0) -> str:
     parts.append(f"{status['workers']}w {status['servers']}s v{status['membership_version']}")
     if status["plan"]:
         waits = waits_text(status["plan"])
-        parts.append(f"{status['plan']['operation']}={status['plan']['asked']} {waits or status['plan']['phase']}")
+        parts.append(f"{asked_text(status['plan'])} {waits or status['plan']['phase']}")
     if status["queued"]:
         parts.append(f"{len(status['queued'])} queued")
     if status["state"] != "running":
@@ -346,9 +352,7 @@ def plain_line(status: Status) -> str:
     ]
     if status["plan"]:
         waits = waits_text(status["plan"])
-        parts.append(
-            f"change {status['plan']['operation']}={status['plan']['asked']} {waits or status['plan']['phase']}"
-        )
+        parts.append(f"change {asked_text(status['plan'])} {waits or status['plan']['phase']}")
     if status["state"] in WAITING_STATES:
         return f"{status['name']}: {status['state']}" + (f": {status['reason']}" if status.get("reason") else "")
     if status["state"] != "running":
@@ -438,8 +442,8 @@ def ago_text(at_s: float) -> str:
 def as_of_text(as_of_s: float) -> str:
     """Return when figures were taken, of seconds of Unix time; 0 is not known."""
     if not as_of_s:
-        return "it is not known of when"
-    return f"it is as of {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(as_of_s))}"
+        return "last known, at a time that is not known"
+    return f"last known, at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(as_of_s))}"
 
 
 def ways_text(ways: Mapping[str, str]) -> str:
@@ -462,11 +466,14 @@ def speed_texts(status: Status) -> list[str]:
 def status_text(status: Status, *, resumable: bool = False) -> str:
     """Return what ``eps status`` prints; of a job that is ``resumable``, how it goes on, too."""
     lines = [f"{status['name']}: {status['state']}" + (f" ({status['reason']})" if status["reason"] else "")]
-    if status.get("as_of_s") is not None:
-        what = "is what was known last" if status["state"] == UNREACHABLE else "is older than its end"
-        lines.append(f"  what follows {what}: {as_of_text(status['as_of_s'])}")
     if status.get("application_id"):
         lines.append(f"  on YARN: {status['application_id']}")
+    if status["state"] == UNREACHABLE:
+        # How it is now is not known: figures would read as if they were of now.
+        known = status.get("as_of_s")
+        return "\n".join([*lines, *([f"  {as_of_text(known)}: clock {_clock_text(status, ' of ')}"] if known else [])])
+    if status.get("as_of_s") is not None:
+        lines.append(f"  {as_of_text(status['as_of_s'])}:")
     # Not known of one whose master has gone and left no figures here.
     version = f", membership version {status['membership_version']}" if status["membership_version"] else ""
     lines.append(f"  clock {_clock_text(status, ' of ')}{version}")
@@ -511,6 +518,9 @@ def list_text(statuses: Sequence[Status]) -> str:
         return "no jobs"
     rows = [["NAME", "STATE", "STARTED", "CLOCK", "LOSS", "METRIC", "WORKERS", "SERVERS"]]
     for status in statuses:
+        if status["state"] == UNREACHABLE:
+            rows.append([status["name"], status["state"], ago_text(status["started_s"]), *"-----"])
+            continue
         metrics = ordered_metrics(status["metrics"])
         rows.append(
             [
@@ -524,8 +534,12 @@ def list_text(statuses: Sequence[Status]) -> str:
                 str(status["servers"]),
             ]
         )
-    damaged = [f"{status['name']}: {status['reason']}" for status in statuses if status["state"] == "unreadable"]
-    return "\n".join([table(rows, indent=""), *damaged])
+    why: dict[str, list[str]] = {}
+    for status in statuses:
+        if status["state"] in ("unreadable", UNREACHABLE):
+            # A cluster that does not answer is told of once for all its jobs.
+            why.setdefault(str(status["reason"]), []).append(status["name"])
+    return "\n".join([table(rows, indent=""), *(f"{', '.join(names)}: {reason}" for reason, names in why.items())])
 
 
 def summary_text(report: Mapping[str, Any]) -> str:
@@ -571,8 +585,7 @@ def not_done_text(change: Mapping[str, Any]) -> str:
     """Return that a change which was asked for beforehand did not happen, and why; empty where it did."""
     if change["phase"] != "aborted" or change.get("asked_at") is None:
         return ""
-    asked = f"{change['asked_at']}:{change['operation']}={change['asked']}"
-    return f"--at {asked} did not happen: {change['reason'] or 'no reason given'}"
+    return f"--at {change['asked_at']}:{asked_text(change)} did not happen: {change['reason'] or 'no reason given'}"
 
 
 def changes_table(changes: Sequence[Mapping[str, Any]]) -> str:
@@ -585,6 +598,5 @@ def changes_table(changes: Sequence[Mapping[str, Any]]) -> str:
         if change["phase"] == "aborted":
             told += f" ({change['reason'] or 'no reason given'})"
         costs = [bytes_text(change["bytes_moved"]), seconds_text(change["pause_s"]), seconds_text(change["slowdown_s"])]
-        asked = f"{change['operation']}={change['asked']}"
-        rows.append([asked, ",".join(change["names"]) or "-", clock, told, *costs])
+        rows.append([asked_text(change), ",".join(change["names"]) or "-", clock, told, *costs])
     return table(rows, indent="    ")

@@ -10,7 +10,6 @@ splits for each worker).
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import re
 import tomllib
@@ -24,6 +23,7 @@ from eps.core.reconfig import Trigger
 from eps.core.types import MOST_MEMBERS, UNBOUNDED, CoreSettings
 from eps.errors import ConfigError, PlanError
 from eps.spec.changes import parse_change, whole_number
+from eps.system.nearest import did_you_mean
 
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
 NORMALIZATIONS = ("none", "l2", "standard", "tfidf", "binary")
@@ -245,8 +245,8 @@ class JobSpec:
     )
     acl: tuple[str, ...] = _option(
         (),
-        "yarn: who else may view or modify the application, where the cluster checks that: users joined by commas, and "
-        "groups after a blank, as in view=ann,bob or 'modify=ann operators'",
+        "yarn: who else may view the application and its page, or modify it, where the cluster checks that: users "
+        "joined by commas, and groups after a blank, as in view=ann,bob or 'modify=ann operators'",
         group="cluster",
         metavar="view|modify=WHO",
     )
@@ -447,7 +447,8 @@ class JobSpec:
             raise ConfigError(f"engine_timeout_s is {self.engine_timeout_s}, but must be above 0 and finite")
         for name in ("container_timeout_s", "grow_back_s", "lifetime_s"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} is {getattr(self, name)}, but must be at least 0 and finite")
+                told = f"{name.removesuffix('_s')} is {getattr(self, name):g} s"
+                raise ConfigError(f"{told}, but must be at least 0 s and finite")
         if not -1 <= self.priority < 1 << 31:
             raise ConfigError(f"priority is {self.priority}, but must be 0 to {(1 << 31) - 1}, or -1: the queue's own")
         self.resources_of(ROLES[0])
@@ -503,6 +504,14 @@ class JobSpec:
                 raise ConfigError(f"acl says twice who may {access} the application: {found[access]!r} and {who!r}")
             found[access] = who
         return found
+
+    def viewers(self) -> list[str]:
+        """Return whom ``acl`` lets view the application, as entries of HDFS: ``user:ann``, ``group:research``."""
+        users, _, groups = self.access().get("view", "").partition(" ")
+        named = [
+            (kind, name.strip()) for kind, names in (("user", users), ("group", groups)) for name in names.split(",")
+        ]
+        return ["other:" if name == "*" else f"{kind}:{name}" for kind, name in named if name]
 
     @property
     def uses_tls(self) -> bool:
@@ -590,9 +599,7 @@ class JobSpec:
             if name not in known and f"{name}_s" in known:
                 name = f"{name}_s"
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise ConfigError(f"{source}: unknown key {key!r}{hint}")
+                raise ConfigError(f"{source}: unknown key {key!r}{did_you_mean(name, known)}")
             checked[name] = _typed(name, value, known[name].default, source)
         return cls(**checked)
 

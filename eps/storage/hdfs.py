@@ -20,7 +20,7 @@ import posixpath
 import secrets
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
@@ -201,6 +201,24 @@ class HdfsStorage:
             self._made = False
         with suppress(MissingError):
             self._web.ask(what, lambda: self._web.client.delete(self._path(path), recursive=True))
+
+    def admit(self, path: str, who: Collection[str], rights: str) -> None:
+        """Give others rights at a file or folder, as ``--x``, by the NameNode's access control lists.
+
+        Parameters
+        ----------
+        path : str
+        who : collection of str
+            As ``user:ann``, ``group:research``, or ``other:``.
+        rights : str
+
+        Raises
+        ------
+        StorageError
+            There is none, or its NameNode keeps no such lists.
+        """
+        what, entries = f"{self.describe(path)}: others get no rights", ",".join(f"{each}:{rights}" for each in who)
+        self._web.ask(what, lambda: self._web.client.set_acl(self._path(path), entries, clear=False))
 
     # ---- reading
 

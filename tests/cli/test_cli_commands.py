@@ -51,7 +51,7 @@ def test_a_job_on_yarn_says_its_application_and_where_its_model_will_be(
 ) -> None:
     note_application(fake.dir, "application_1_0001")
     monkeypatch.setattr(Job, "_look_for_application", lambda job: False)
-    monkeypatch.setattr(run, "_begun", lambda request, detach: Job(fake.dir))
+    monkeypatch.setattr(run, "_started", lambda *request, detach: Job(fake.dir))
     assert main(["submit", "--name", "fake", "--data", "sklearn:digits", "--model", "softmax"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first == "fake: application_1_0001; follow it with: eps status fake"
@@ -191,6 +191,11 @@ def test_refused_change_ends_with_3(fake: FakeJob, capsys: pytest.CaptureFixture
             ["run", "--image", "mine", "--data", "x"],
             2,
             "image is 'mine', but only containers of docker have one: the job",
+        ),
+        (
+            ["run", "--queue", "batch", "--lifetime", "60", "--data", "x"],
+            2,
+            "lifetime is 60.0, but the job is on local: that (and queue) is for jobs on YARN only; add --on yarn, or",
         ),
         (["run", "--model", "/nowhere/my.py:Net", "--data", "x"], 2, "/nowhere/my.py does not exist"),
         (["run", "--data", "a\x1b[31m"], 2, "a\\x1b[31m: no such file"),
@@ -397,14 +402,11 @@ def test_followed_logs_end_with_the_job(fake: FakeJob, capsys: pytest.CaptureFix
 
 
 def test_each_command_has_help_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    commands = (
-        "run status list logs add-workers remove-workers add-servers remove-servers cancel kill predict version".split()
-    )
-    for command in commands:
+    for command in _commands():
         with pytest.raises(SystemExit) as end:
             build_parser().parse_args([command, "--help"])
         assert end.value.code == 0
-        assert f"  eps {command}" in capsys.readouterr().out, command
+        assert f"eps {command}" in capsys.readouterr().out.partition("\nexample")[2], command
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -423,9 +425,17 @@ def test_what_shows_a_job_knows_of_yarn_only_what_to_advise() -> None:
     assert found.stdout.strip() == "['eps.cluster.yarn.advice']"
 
 
+def test_the_commands_are_those_of_the_paper_and_of_a_jobs_life() -> None:
+    assert _commands() == [
+        "run", "submit", "status", "scale", "add-workers", "add-servers", "remove-workers", "remove-servers", "cancel",
+        "logs", "kill", "resume", "fetch", "list", "prune", "predict", "devcluster",
+    ]  # fmt: skip
+
+
 def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["version"]) == 0
-    assert capsys.readouterr().out == f"eps {eps.__version__}\n"
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert (end.value.code, capsys.readouterr().out) == (0, f"eps {eps.__version__}\n")
 
 
 def test_hscheduler_says_its_version_and_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -539,11 +549,11 @@ def _commands() -> list[str]:
 def test_an_unknown_option_is_told_with_its_commands_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     needed = {
         "predict": ["--model", "m", "--data", "d"],
-        "version": [],
         "list": [],
         "devcluster": ["status"],
         "run": ["job.toml"],
         "submit": ["job.toml"],
+        "scale": ["a9a", "workers=+1"],
         "remove-workers": ["a9a", "1"],
         "remove-servers": ["a9a", "1"],
     }
@@ -552,7 +562,7 @@ def test_an_unknown_option_is_told_with_its_commands_help(command: str, capsys: 
     told = capsys.readouterr().err
     assert ended.value.code == 2
     command = "devcluster status" if command == "devcluster" else command
-    assert told.startswith(f"eps: {command} takes no option --no-such-option")
+    assert told.startswith("eps: unknown flag --no-such-option")
     assert told.endswith(f" (see eps {command} --help)\n")
 
 
@@ -560,7 +570,7 @@ def test_an_option_that_resume_does_not_take_is_told_with_the_reason(capsys: pyt
     with pytest.raises(SystemExit):
         build_parser().parse_args(["resume", "a9a", "--van", "shm"])
     told = capsys.readouterr().err
-    assert told.startswith("eps: resume takes no option --van: a job that goes on keeps the settings")
+    assert told.startswith("eps: unknown flag --van: a job that goes on keeps the settings")
     assert "--workers, --servers" in told and "--python" in told
 
 

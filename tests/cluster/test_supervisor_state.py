@@ -41,6 +41,7 @@ from eps.cluster.supervisor.state import (
     exit_reason,
 )
 from eps.errors import ProtocolError
+from tests.tiers import rotating
 
 MASTER_PID = 100
 
@@ -300,7 +301,7 @@ def test_a_job_that_ends_does_not_listen_to_its_master() -> None:
 
 
 def test_every_history_ends_with_every_child_reaped_and_finishes_once() -> None:
-    for seed in range(200):
+    for seed in rotating(200):
         rng = random.Random(seed)
         state, now_s, pids, finished = SupervisorState(), 0.0, 1000, 0
         alive: set[int] = set()

@@ -141,7 +141,7 @@ def test_a_start_that_fails_brings_its_reason_and_its_log(refused: Refused) -> N
     assert "what its containers wrote: yarn logs -applicationId application_" in said
 
 
-@pytest.mark.every_fault
+@pytest.mark.tier("all")
 @pytest.mark.usefixtures("no_leftovers")
 @pytest.mark.parametrize("why", ["gone", "no archive"])
 def test_an_archive_that_nodes_cannot_bring_is_named(

@@ -51,21 +51,23 @@ class _JobEndpoint(ContainerBrokerServicer):
         #: Events that the master has not acknowledged; the first one has the number ``_first``.
         self._told: list[ContainerEvent] = []
         self._first = 1
+        #: One condition per job, on the common lock: news of a job wakes only its own master.
+        self._changed = threading.Condition(broker.lock)
 
     def Open(self, request: pb.OpenContainersRequest, context: grpc.ServicerContext) -> pb.OpenContainersReply:
         """Begin the session of a new master; return the running containers -> pid."""
-        with self._broker.changed:
+        with self._changed:
             self._check(self._session)
             self._session, self._wished, self._told, self._first = request.session, 0, [], 1
             adopted, orders = self.share.begin(time.monotonic())
             self._broker.carry_out(self.share, orders)
-            self._broker.changed.notify_all()
+            self._changed.notify_all()
             return pb.OpenContainersReply(adopted=dict(adopted))
 
     def Wish(self, request: pb.WishContainersRequest, context: grpc.ServicerContext) -> pb.WishContainersReply:
         """Carry out numbered wishes; repeated ones only once."""
         wishes = [(each.number, wish_from_pb(each)) for each in request.wishes]
-        with self._broker.changed:
+        with self._changed:
             self._check(request.session)
             for number, wish in wishes:
                 if number > self._wished:
@@ -80,7 +82,7 @@ class _JobEndpoint(ContainerBrokerServicer):
 
     def _hear(self, session: str, after: int, wait_s: float) -> list[tuple[int, ContainerEvent]]:
         until_s = time.monotonic() + min(wait_s, MOST_WAIT_S)
-        with self._broker.changed:
+        with self._changed:
             while True:
                 self._check(session)
                 self._told += self.share.events
@@ -93,12 +95,16 @@ class _JobEndpoint(ContainerBrokerServicer):
                     return list(enumerate(self._told, self._first))
                 if self._broker.gone:
                     raise ResourceError(self._broker.gone)
-                self._broker.changed.wait(left_s)
+                self._changed.wait(left_s)
+
+    def wake(self) -> None:
+        """Wake the waiting calls; the caller holds the lock."""
+        self._changed.notify_all()
 
     def close(self) -> None:
         """Refuse further calls; the caller holds the lock."""
         self._is_closed = True
-        self._broker.changed.notify_all()
+        self.wake()
 
     def _check(self, session: str) -> None:
         if self._is_closed:
@@ -121,8 +127,8 @@ class Broker:
     ----------
     gone : str
         Why there are no more containers; empty while there are.
-    changed : Condition
-        Its lock guards all state here; used by the endpoints.
+    lock : RLock
+        Guards all state here; used by the endpoints.
     """
 
     def __init__(
@@ -133,7 +139,7 @@ class Broker:
         self._manager = manager
         self._role_of = role_of
         self._numbers = itertools.count(1)
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
         self.gone = ""
         self._endpoints: dict[str, _JobEndpoint] = {}
         self._servers: dict[str, grpc.Server] = {}
@@ -164,7 +170,7 @@ class Broker:
             lease,
         )
         endpoint = _JobEndpoint(self, share)
-        with self.changed:
+        with self.lock:
             if job in self._endpoints:
                 raise ConfigError(f"job {job!r} is in this application already: a job is added once")
             self._endpoints[job] = endpoint
@@ -175,10 +181,10 @@ class Broker:
                 security=security,
             )
         except EpsError:
-            with self.changed:
+            with self.lock:
                 del self._endpoints[job]
             raise
-        with self.changed:
+        with self.lock:
             # The lease may have changed meanwhile.
             if self._is_leased:
                 self.carry_out(share, share.set_lease(self._leases.get(job, 0)))
@@ -186,7 +192,7 @@ class Broker:
 
     def remove(self, job: str) -> None:
         """Release all containers of a job and close its endpoint; no effect if the job is not here."""
-        with self.changed:
+        with self.lock:
             endpoint, server = self._endpoints.pop(job, None), self._servers.pop(job, None)
             if endpoint is not None:
                 self.carry_out(endpoint.share, endpoint.share.end())
@@ -196,7 +202,7 @@ class Broker:
 
     def lease(self, leases: Mapping[str, int]) -> None:
         """Set how many containers the scheduler grants each job; after the first call, a missing job gets none."""
-        with self.changed:
+        with self.lock:
             self._leases, self._is_leased = dict(leases), True
             for job, endpoint in self._endpoints.items():
                 self.carry_out(endpoint.share, endpoint.share.set_lease(self._leases.get(job, 0)))
@@ -219,8 +225,8 @@ class Broker:
                     self._manager.release(name)
                 case KillContainer(name):
                     self._manager.kill(name)
-        if share.events:
-            self.changed.notify_all()
+        if share.events and (endpoint := self._endpoints.get(share.job)) is not None:
+            endpoint.wake()
 
     def _ask(self, share: Share, request: ContainerRequest) -> list[Order]:
         self._owners[request.container_id] = share
@@ -239,14 +245,12 @@ class Broker:
                 self._manager.wait(LOOK_S)
                 events = self._manager.poll()
             except ResourceError as error:
-                with self.changed:
+                with self.lock:
                     self._give_up(str(error))
                 return
-            with self.changed:
+            with self.lock:
                 for event in events:
                     self._on_event(event)
-                if events:
-                    self.changed.notify_all()
 
     def _on_event(self, event: ContainerEvent) -> None:
         share = self._owners.get(event.container_id)
@@ -261,4 +265,5 @@ class Broker:
         if not self.gone and not self._closed.is_set():
             logger.error("H no more containers: %s", reason)
         self.gone = self.gone or reason
-        self.changed.notify_all()
+        for endpoint in self._endpoints.values():
+            endpoint.wake()

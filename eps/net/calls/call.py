@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import grpc
+import grpc._common
 
 from eps import errors
 from eps.core.types import MOST_MEMBERS, UNIX_SOCKET, Address
@@ -28,6 +29,9 @@ from eps.net.security.credentials import NO_SECURITY, TLS_NAME, Security
 from eps.system.threads import ThreadPerCall
 
 logger = logging.getLogger(__name__)
+
+# gRPC wakes each waiting thread ten times a second to look for signals.  Python 3 interrupts such waits by itself.
+grpc._common.MAXIMUM_WAIT_TIMEOUT = 10.0
 
 #: Maximum number of concurrent calls and streams of a server, each on its own thread: a stream for every member of the
 #: largest job, and calls of clients.
