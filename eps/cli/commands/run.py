@@ -127,7 +127,7 @@ def _attached(request: RunRequest, stream: TextIO, quiet: bool) -> tuple[dict[st
 
 def _heard(runs_on: str) -> AbstractContextManager[None]:
     """Have SIGTERM and SIGHUP interrupt a job on YARN, which does not end by itself with this process."""
-    return interrupt.by_others_too() if runs_on == "yarn" else nullcontext()
+    return interrupt.interrupt_on_signals() if runs_on == "yarn" else nullcontext()
 
 
 def resume(args: argparse.Namespace) -> int:

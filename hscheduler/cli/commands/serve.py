@@ -247,8 +247,8 @@ def _followed(following: Following, known: ApplicationDir, *, detach: bool) -> i
                 return EXIT_OK
             ended = following.run()
     except KeyboardInterrupt:
-        interrupt.let_go_of_closed()
-        with interrupt.by_others_too():
+        interrupt.discard_closed_output()
+        with interrupt.interrupt_on_signals():
             ended = following.end(ENDS)
             is_here = _brought(following, known, ended)
         if ended.is_over:
