@@ -1,6 +1,6 @@
 """Elastic parameter server: the public names.
 
-``Job`` and ``run`` are imported when first used: every process of a job imports this package, and needs neither.
+They are imported when first used: every process of a job imports this package, and needs none of them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,17 @@ from eps._version import __version__
 
 if TYPE_CHECKING:
     from eps.job.client import Job, run
+    from eps.job.predict import load
     from eps.spec.job_spec import JobSpec
 
-__all__ = ["Job", "JobSpec", "__version__", "run"]
+__all__ = ["Job", "JobSpec", "__version__", "load", "run"]
 
-_HOMES = {"Job": "eps.job.client", "run": "eps.job.client", "JobSpec": "eps.spec.job_spec"}
+_HOMES = {
+    "Job": "eps.job.client",
+    "JobSpec": "eps.spec.job_spec",
+    "load": "eps.job.predict",
+    "run": "eps.job.client",
+}
 
 
 def __getattr__(name: str) -> Any:

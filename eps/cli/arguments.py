@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
+import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from eps.cli.exits import EXIT_BAD_INPUT
+from eps.system.nearest import did_you_mean
 
 _CHOICE = re.compile(r"invalid choice: (.+) \(choose from (.+)\)", re.DOTALL)
+#: ``eps help run`` is ``eps run --help``.
+_HELP = "help"
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -30,23 +34,38 @@ class CommandParser(argparse.ArgumentParser):
         self.register("type", float, _number)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse all that there is."""
+        """Parse all words; without any, a program with commands prints its help."""
+        words = sys.argv[1:] if args is None else list(args)
+        commands = self._commands()
+        if commands and not words:
+            self.print_help(sys.stderr)
+            self.exit(EXIT_BAD_INPUT)
+        if commands and words[0] == _HELP:
+            words = [*words[1:], "--help"]
+        if commands and not words[0].startswith("-") and words[0] not in commands:
+            self.error(f"unknown command {words[0]!r}{did_you_mean(words[0], commands)}")
         try:
-            found, unknown = super().parse_known_args(args, namespace)
+            found, unknown = super().parse_known_args(words, namespace)
         except argparse.ArgumentError as error:
             self.error(_sentence(error))
         if unknown:
             self._refuse(unknown)
         return found, unknown
 
+    def _commands(self) -> Sequence[str]:
+        """Return the commands that this parser has."""
+        if self._subparsers is None:
+            return ()
+        return [name for action in self._subparsers._group_actions for name in action.choices or ()]
+
     def _refuse(self, unknown: list[str]) -> NoReturn:
         program, _, command = self.prog.partition(" ")
-        options = [word for word in unknown if word.startswith("-")]
-        if not options:
+        flags = [word for word in unknown if word.startswith("-")]
+        if not flags:
             self.error(f"{command or program} takes no further argument: {' '.join(unknown)}")
-        near = difflib.get_close_matches(options[0].partition("=")[0], self._option_string_actions, n=1)
-        why = f": {self.why_unknown}" if self.why_unknown else f"; did you mean {near[0]}?" if near else ""
-        self.error(f"{command or program} takes no option {', '.join(options)}{why}")
+        why = f": {self.why_unknown}" if self.why_unknown else ""
+        known = did_you_mean(flags[0].partition("=")[0], self._option_string_actions)
+        self.error(f"unknown flag {', '.join(flags)}{why or known}")
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong, and where to find what is right; end with the exit code of bad input."""

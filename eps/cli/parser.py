@@ -138,14 +138,20 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"eps {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    # In the order of the help: start, look, resize, end, resume, results, tidy up.
     _add_run(commands)
-    _add_resume(commands)
-    _add_inspection(commands)
+    status = _command(commands, "status", "show a job", "inspect:status", "eps status a9a", "eps status a9a --json")
+    status.add_argument("name", metavar="NAME")
+    status.add_argument("--json", action="store_true", help="print JSON")
     _add_changes(commands)
-    _add_endings(commands)
+    _add_logs(commands)
+    kill = _command(commands, "kill", "end a job", "change:kill", "eps kill a9a")
+    kill.add_argument("name", metavar="NAME")
+    _add_resume(commands)
+    _add_fetch(commands)
+    _add_jobs(commands)
     _add_predict(commands)
     _add_devcluster(commands)
-    _command(commands, "version", "print the version", "inspect:version", "eps version")
     return parser
 
 
@@ -240,11 +246,7 @@ def _add_flag(group: Any, field: dataclasses.Field[Any]) -> None:
         group.add_argument(*flags, dest=field.name, metavar="SECONDS" if seconds else kind[0], type=kind[1], help=shown)
 
 
-def _add_inspection(commands: Any) -> None:
-    status = _command(commands, "status", "show a job", "inspect:status", "eps status a9a", "eps status a9a --json")
-    status.add_argument("name", metavar="NAME")
-    status.add_argument("--json", action="store_true", help="print JSON")
-    _add_jobs(commands)
+def _add_fetch(commands: Any) -> None:
     fetch = _command(
         commands,
         "fetch",
@@ -255,6 +257,9 @@ def _add_inspection(commands: Any) -> None:
         "eps submit was told to bring them.",
     )
     fetch.add_argument("name", metavar="NAME")
+
+
+def _add_logs(commands: Any) -> None:
     logs = _command(
         commands,
         "logs",
@@ -320,9 +325,33 @@ def _add_jobs(commands: Any) -> None:
 
 
 def _add_changes(commands: Any) -> None:
-    for role in ("workers", "servers"):
-        for adds in (True, False):
+    scale = _command(
+        commands,
+        "scale",
+        "add and remove workers and servers in one change",
+        "change:change",
+        "eps scale a9a workers=+2 servers=-1",
+        "eps scale a9a workers=-3 --dry-run",
+        text="Change the number of workers and servers of a running job by one plan; it trains on meanwhile.\n"
+        f"Members with the highest numbers are removed first.{_PHASES[True]}",
+    )
+    scale.set_defaults(operation="scale")
+    scale.add_argument("name", metavar="NAME")
+    scale.add_argument("members", metavar="ROLE=+N|-N", nargs="+", help="workers=+2, servers=-1, or both")
+    _add_change_flags(scale)
+    for adds in (True, False):
+        for role in ("workers", "servers"):
             _add_change(commands, role, adds)
+    cancel = _command(
+        commands,
+        "cancel",
+        "abort a change that is not committed",
+        "change:cancel",
+        "eps cancel a9a",
+        "eps cancel a9a 3",
+    )
+    cancel.add_argument("name", metavar="NAME")
+    cancel.add_argument("plan", metavar="PLAN", nargs="?", type=int, help="its number; default: the next to happen")
 
 
 def _add_change(commands: Any, role: str, adds: bool) -> None:
@@ -343,6 +372,10 @@ def _add_change(commands: Any, role: str, adds: bool) -> None:
     parser.set_defaults(operation=operation)
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("members", metavar="N" if adds else "N|NAMES", nargs="?" if adds else None, default="1")
+    _add_change_flags(parser)
+
+
+def _add_change_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print what would move; nothing happens")
     parser.add_argument(
         "--no-wait",
@@ -352,21 +385,6 @@ def _add_change(commands: Any, role: str, adds: bool) -> None:
     parser.add_argument(
         "--request-id", default="", metavar="ID", help="the same id again is the same change (default: a new one)"
     )
-
-
-def _add_endings(commands: Any) -> None:
-    cancel = _command(
-        commands,
-        "cancel",
-        "abort a change that is not committed",
-        "change:cancel",
-        "eps cancel a9a",
-        "eps cancel a9a 3",
-    )
-    cancel.add_argument("name", metavar="NAME")
-    cancel.add_argument("plan", metavar="PLAN", nargs="?", type=int, help="its number; default: the next to happen")
-    kill = _command(commands, "kill", "end a job", "change:kill", "eps kill a9a")
-    kill.add_argument("name", metavar="NAME")
 
 
 def _add_predict(commands: Any) -> None:

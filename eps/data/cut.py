@@ -399,7 +399,7 @@ def _check_parts(num_rows: int, num_test: int, test: str | None) -> None:
 class PredictionData:
     """Rows to predict, and their targets where the file has them."""
 
-    #: Dense float32 or CSR float32, shape (n, num_features), normalised.
+    #: Dense float32 or CSR float32, shape (n, num_features), as the file has them.
     X: Matrix
     #: As in training (int32 classes or float32 values), or None.
     y: NDArray[Any] | None
@@ -408,13 +408,12 @@ class PredictionData:
 def load_for_prediction(
     path: str | Path,
     settings: DataSettings,
-    normalizer: Normalizer,
     num_features: int,
     classes: Sequence[Label] = (),
     *,
     labels: str | None = None,
 ) -> PredictionData:
-    """Load and normalise rows that a trained model is to predict.
+    """Load rows that a trained model is to predict.
 
     Parameters
     ----------
@@ -422,8 +421,6 @@ def load_for_prediction(
         The new file.
     settings : DataSettings
         Of the training data (``DatasetInfo.settings``, which knows the index base that was found).
-    normalizer : Normalizer
-        Of the training data.
     num_features : int
         Width of the model.
     classes : sequence
@@ -447,11 +444,10 @@ def load_for_prediction(
     raw = load_as(settings, str(path), labels, labels_optional=True)
     if raw.num_features != num_features:
         raise DataError(f"{path}: {raw.num_features} features: the model has {num_features}")
-    X = normalizer.apply(raw.X)
     if raw.y is None:
-        return PredictionData(X, None)
+        return PredictionData(raw.X, None)
     if settings.task != "regression":
         found = find_labels(raw)
         if len(found) == 1 and found[0] not in classes:
-            return PredictionData(X, None)
-    return PredictionData(X, encode(raw, settings.task, classes))
+            return PredictionData(raw.X, None)
+    return PredictionData(raw.X, encode(raw, settings.task, classes))

@@ -6,9 +6,11 @@ import io
 import math
 import struct
 import zipfile
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -25,6 +27,9 @@ from eps.data.raw import (
 from eps.errors import ConfigError, DataError
 from eps.storage.locations import Location
 
+#: Arrays of a ``.npz`` beside ``X`` and ``y``: the columns of ``X``; the classes of which ``y`` has the positions.
+FEATURE_NAMES = "feature_names"
+CLASS_NAMES = "class_names"
 _NPY_MAGIC = b"\x93NUMPY"
 _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -112,8 +117,18 @@ def labels_from_array(array: NDArray[Any], name: str) -> tuple[Float64Array, tup
     return y, None
 
 
+def write_npz(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays as ``.npz``; the same arrays give the same bytes."""
+    # Not numpy.savez: it takes the names as keyword arguments, so an array could not be called "file", and it writes
+    # the time of day into the archive.
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                npy_format.write_array(member, np.asarray(array), allow_pickle=False)
+
+
 def load_npz(path: Location, labels: Location | None, features: int | None) -> RawData:
-    """Read a SciPy sparse matrix with labels beside it, or a NumPy ``.npz`` of ``X`` and ``y``.
+    """Read a SciPy sparse matrix, or a NumPy ``.npz`` of ``X``; labels are beside it, or are its array ``y``.
 
     Raises
     ------
@@ -121,7 +136,6 @@ def load_npz(path: Location, labels: Location | None, features: int | None) -> R
         The archive is damaged, is of neither kind, or does not fit its labels.
     """
     content = read_input(path)
-    own_labels: NDArray[Any] | None = None
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             names = sorted(archive.files)
@@ -129,9 +143,11 @@ def load_npz(path: Location, labels: Location | None, features: int | None) -> R
                 values = sparse.load_npz(io.BytesIO(content))
             elif "X" in names:
                 values = archive["X"]
-                own_labels = archive["y"] if "y" in names else None
             else:
                 raise DataError(f"{path}: arrays {', '.join(names)}: must be a SciPy sparse matrix, or X and y")
+            own_labels = archive["y"] if "y" in names else None
+            class_names = tuple(archive[CLASS_NAMES].tolist()) if CLASS_NAMES in names else None
+            feature_names = tuple(archive[FEATURE_NAMES].tolist()) if FEATURE_NAMES in names else None
     except DataError:
         raise
     except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile) as error:
@@ -145,9 +161,10 @@ def load_npz(path: Location, labels: Location | None, features: int | None) -> R
         y, classes = load_labels(labels)
     elif own_labels is not None:
         y, classes = labels_from_array(own_labels, f"{path}: y")
+        classes = class_names or classes
     if y is not None:
         check_lengths(X.shape[0], y.size, str(path), str(labels or f"{path}: y"))
-    return RawData(X=X, y=y, classes=classes, format="npz")
+    return RawData(X=X, y=y, classes=classes, format="npz", feature_names=feature_names)
 
 
 def _widened(values: Any, features: int | None, path: Location) -> Any:

@@ -68,7 +68,7 @@ def csr_float32(
     return matrix
 
 
-def to_matrix(values: Any, name: str) -> Matrix:
+def to_matrix(values: Any, name: str, columns: Sequence[str] = ()) -> Matrix:
     """Return ``values`` as float32, dense in C order or CSR with sorted indices.
 
     Raises
@@ -86,17 +86,28 @@ def to_matrix(values: Any, name: str) -> Matrix:
         with np.errstate(over="ignore", invalid="ignore"):
             matrix = matrix.astype(np.float32)
         finite = np.isfinite(matrix.data)
-        bad_row = int(np.searchsorted(matrix.indptr, np.argmin(finite), side="right")) - 1 if finite.size else 0
     else:
         if values.dtype.kind not in "fiub":
             raise DataError(f"{name}: array of {values.dtype}: features must be numbers")
         with np.errstate(over="ignore", invalid="ignore"):
             matrix = np.ascontiguousarray(values, dtype=np.float32)
         finite = np.isfinite(matrix)
-        bad_row = int(np.argmin(finite.all(axis=1)))
     if not finite.all():
-        raise DataError(f"{name}: row {bad_row}: features must be finite numbers that float32 can hold")
+        raise DataError(f"{name}: {_first_bad(values, matrix, finite, columns)}")
     return matrix
+
+
+def _first_bad(values: Any, matrix: Matrix, finite: NDArray[np.bool_], columns: Sequence[str]) -> str:
+    """Return which value is not finite, and the rule."""
+    first = int(np.argmin(finite))
+    if sparse.issparse(matrix):
+        row, column = int(np.searchsorted(matrix.indptr, first, side="right")) - 1, int(matrix.indices[first])
+        value = matrix.data[first]
+    else:
+        row, column = divmod(first, matrix.shape[1])
+        value = values[row, column]
+    where = repr(columns[column]) if columns else column
+    return f"row {row}, column {where} is {value}: features must be finite numbers that float32 can hold"
 
 
 def check_width(num_columns: int, features: int | None, name: str) -> None:
@@ -156,7 +167,9 @@ def find_classes(raw: RawData, task: Task) -> tuple[Label, ...]:
         return ()
     classes = find_labels(raw)
     if task == "binary" and len(classes) != 2:
-        raise DataError(f"{len(classes)} classes ({_shown(classes)}): a binary task needs exactly 2")
+        raise DataError(
+            f"{len(classes)} classes ({_shown(classes)}): a binary task needs exactly 2; softmax takes more"
+        )
     if len(classes) < 2:
         raise DataError(f"1 class ({_shown(classes)}): a multiclass task needs at least 2")
     return classes

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
@@ -43,7 +43,7 @@ from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import check_results, copy_result, deliver_results
 from eps.storage.atomic import read_json
-from eps.storage.jobdir import JobDir, find_job, job_dir
+from eps.storage.jobdir import JobDir, cache_dir, find_job, job_dir
 from eps.storage.locations import location
 from eps.system.waits import wait_for
 
@@ -59,6 +59,7 @@ _METHODS = {
     Operation.ADD_WORKERS: "AddWorkers",
     Operation.REMOVE_SERVERS: "RemoveServers",
     Operation.REMOVE_WORKERS: "RemoveWorkers",
+    Operation.SCALE: "Scale",
 }
 
 #: Where it is set, :func:`run` hands its request to this and returns what it returns: under a scheduler a job is
@@ -130,7 +131,8 @@ class Job:
         Parameters
         ----------
         spec : JobSpec, optional
-            All settings; or give them one by one, by the names of :class:`~eps.spec.job_spec.JobSpec`.
+            All settings; or give them one by one, by the names of :class:`~eps.spec.job_spec.JobSpec`; ``data``,
+            ``labels``, ``test`` and ``test_labels`` may be arrays, as of :func:`run`.
         name : str, optional
             By default the model's name with a number.
         detach : bool
@@ -145,15 +147,15 @@ class Job:
         ResourceError
             The processes cannot be started.
         """
-        if spec is None:
-            request = RunRequest.from_values({"name": name, **settings})
-        elif settings:
+        if spec is not None and settings:
             raise ConfigError(f"settings {', '.join(sorted(settings))} and a JobSpec exclude each other")
-        else:
-            request = RunRequest.of_spec(spec, name)
-        if request.report or request.export:
-            raise ConfigError("report and export belong to eps.run; of a Job, use wait() and export()")
-        return cls.start_request(request, detach=detach)
+        with _array_files(settings) as values:
+            request = (
+                RunRequest.from_values({"name": name, **values}) if spec is None else RunRequest.of_spec(spec, name)
+            )
+            if request.report or request.export:
+                raise ConfigError("report and export belong to eps.run; of a Job, use wait() and export()")
+            return cls.start_request(request, detach=detach)
 
     @classmethod
     def start_request(
@@ -457,6 +459,15 @@ class Job:
         """Remove servers, by count (the highest numbers go) or by name; see :meth:`change`."""
         return self.change(Operation.REMOVE_SERVERS, count_or_names, wait=wait, request_id=request_id)
 
+    def scale(self, *, workers: int = 0, servers: int = 0, wait: bool = True, request_id: str = "") -> ChangeRecord:
+        """Change the number of workers and of servers by one plan: ``scale(workers=+2, servers=-1)``.
+
+        Members with the highest numbers are removed first; see :meth:`change`.
+        """
+        sizes = {"workers": workers, "servers": servers}
+        text = ",".join(f"{role}={number:+d}" for role, number in sizes.items() if number)
+        return self.change(Operation.SCALE, text, wait=wait, request_id=request_id)
+
     def change(
         self,
         operation: Operation | str,
@@ -472,8 +483,9 @@ class Job:
         Parameters
         ----------
         operation : Operation
-            ``add-workers``, ``add-servers``, ``remove-workers`` or ``remove-servers``.
+            ``add-workers``, ``add-servers``, ``remove-workers``, ``remove-servers`` or ``scale``.
         count_or_names : int or sequence of str
+            Of ``scale`` a text: ``workers=+2,servers=-1``.
         wait : bool
             Return when the change has happened, else when it is accepted.
         request_id : str, optional
@@ -524,8 +536,10 @@ class Job:
     def _ask(self, change: Change, request_id: str, **more: Any) -> pb.ChangeReply:
         check_request_id(request_id)
         operation = change.operation
-        request: pb.AddRequest | pb.RemoveRequest
-        if operation.adds:
+        request: pb.AddRequest | pb.RemoveRequest | pb.ScaleRequest
+        if operation is Operation.SCALE:
+            request = pb.ScaleRequest(sizes=str(change), request_id=request_id, **more)
+        elif operation.adds:
             request = pb.AddRequest(count=change.count, request_id=request_id, **more)
         else:
             count = 0 if change.names else change.count
@@ -719,6 +733,13 @@ class Job:
 def run(**settings: Any) -> dict[str, Any]:
     """Train a job to its end and return its report; ``report`` and ``export`` name files to write as well.
 
+    Parameters
+    ----------
+    **settings
+        By the names of :class:`~eps.spec.job_spec.JobSpec`, with ``name``, ``report``, ``export`` and ``anew``.
+        ``data`` may be an array of NumPy or a sparse matrix of SciPy with ``labels`` beside it, or a frame of pandas
+        with labels or the name of their column; ``test`` may be such data with ``test_labels``, or a pair of both.
+
     Raises
     ------
     ConfigError, DataError
@@ -728,7 +749,18 @@ def run(**settings: Any) -> dict[str, Any]:
     StorageError
         It finished, and its results cannot be fetched from its cluster, or not be written.
     """
-    request = RunRequest.from_values(settings)
+    with _array_files(settings) as values:
+        return _run(RunRequest.from_values(values))
+
+
+def _array_files(settings: dict[str, Any]) -> AbstractContextManager[dict[str, Any]]:
+    # Not needed to look at a job or to change its size, and slow to import.
+    from eps.data.arrays import array_files
+
+    return array_files(settings, cache_dir)
+
+
+def _run(request: RunRequest) -> dict[str, Any]:
     check_results(request)
     submit = submit_instead.get()
     if request.spec.folds and request.spec.fold < 0:

@@ -90,7 +90,13 @@ def change_title(change: Mapping[str, Any]) -> str:
     if change["operation"] == Operation.DRAIN:
         return f"plan {change['plan_id']} {change['asked']} will be taken away: drained before"
     what_for = _PURPOSES.get(str(change.get("purpose")), "")
-    return f"plan {change['plan_id']} {change['operation']}={change['asked']}{what_for}"
+    return f"plan {change['plan_id']} {asked_text(change)}{what_for}"
+
+
+def asked_text(change: Mapping[str, Any]) -> str:
+    """Return a change as ``--at`` takes it: ``add-workers=2``, ``workers=+2,servers=-1``."""
+    is_scale = change["operation"] == Operation.SCALE
+    return str(change["asked"]) if is_scale else f"{change['operation']}={change['asked']}"
 
 
 def phases_in_order(change: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -289,7 +295,7 @@ def progress_line(status: Status, width: int = 0) -> str:
     parts.append(f"{status['workers']}w {status['servers']}s v{status['membership_version']}")
     if status["plan"]:
         waits = waits_text(status["plan"])
-        parts.append(f"{status['plan']['operation']}={status['plan']['asked']} {waits or status['plan']['phase']}")
+        parts.append(f"{asked_text(status['plan'])} {waits or status['plan']['phase']}")
     if status["queued"]:
         parts.append(f"{len(status['queued'])} queued")
     if status["state"] != "running":
@@ -346,9 +352,7 @@ def plain_line(status: Status) -> str:
     ]
     if status["plan"]:
         waits = waits_text(status["plan"])
-        parts.append(
-            f"change {status['plan']['operation']}={status['plan']['asked']} {waits or status['plan']['phase']}"
-        )
+        parts.append(f"change {asked_text(status['plan'])} {waits or status['plan']['phase']}")
     if status["state"] in WAITING_STATES:
         return f"{status['name']}: {status['state']}" + (f": {status['reason']}" if status.get("reason") else "")
     if status["state"] != "running":
@@ -581,8 +585,7 @@ def not_done_text(change: Mapping[str, Any]) -> str:
     """Return that a change which was asked for beforehand did not happen, and why; empty where it did."""
     if change["phase"] != "aborted" or change.get("asked_at") is None:
         return ""
-    asked = f"{change['asked_at']}:{change['operation']}={change['asked']}"
-    return f"--at {asked} did not happen: {change['reason'] or 'no reason given'}"
+    return f"--at {change['asked_at']}:{asked_text(change)} did not happen: {change['reason'] or 'no reason given'}"
 
 
 def changes_table(changes: Sequence[Mapping[str, Any]]) -> str:
@@ -595,6 +598,5 @@ def changes_table(changes: Sequence[Mapping[str, Any]]) -> str:
         if change["phase"] == "aborted":
             told += f" ({change['reason'] or 'no reason given'})"
         costs = [bytes_text(change["bytes_moved"]), seconds_text(change["pause_s"]), seconds_text(change["slowdown_s"])]
-        asked = f"{change['operation']}={change['asked']}"
-        rows.append([asked, ",".join(change["names"]) or "-", clock, told, *costs])
+        rows.append([asked_text(change), ",".join(change["names"]) or "-", clock, told, *costs])
     return table(rows, indent="    ")

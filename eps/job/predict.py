@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,111 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eps.data.arrays import matrix_of
 from eps.data.cut import load_for_prediction
 from eps.data.formats import is_builtin
 from eps.data.raw import Label
+from eps.errors import ConfigError, DataError
 from eps.ml.metrics import exact_metrics
+from eps.ml.models.base import predicted, probabilities
 from eps.spec.model_file import ExportedModel, read_model
 from eps.storage.locations import Location, location, write_public
+
+
+class TrainedModel:
+    """A trained model that predicts; made by :func:`load`.
+
+    Rows are an array of NumPy, a sparse matrix of SciPy, or a frame of pandas, of shape (n, ``num_features``).  Of a
+    frame it takes the columns that it was trained on, by their names.
+    """
+
+    def __init__(self, exported: ExportedModel, code: str = "") -> None:
+        self.exported = exported
+        self._model = exported.make_model(code)
+        self._task = self._model.task_for(self._model.chosen)
+
+    @property
+    def name(self) -> str:
+        """The name of the model: ``softmax``, or ``path.py:Class``."""
+        return self.exported.name
+
+    @property
+    def classes(self) -> tuple[Label, ...]:
+        """Sorted classes, as the labels of the training data name them; empty for regression."""
+        return self.exported.classes
+
+    @property
+    def num_features(self) -> int:
+        """Columns of the rows that it takes."""
+        return self.exported.num_features
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of these columns; empty where the training data had none."""
+        return self.exported.feature_names
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the class of each row, or its value in the units of the labels; shape (n,).
+
+        Raises
+        ------
+        DataError
+            ``X`` has another number of columns, or values that are no finite numbers.
+        """
+        return self.of_scores(self.scores(X))
+
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """Return the probability of each class of :attr:`classes`, shape (n, k).  Raises as :meth:`predict`.
+
+        Raises
+        ------
+        ConfigError
+            The model has none: it is a regression, an svm, or a class of the user's that does not say so.
+        """
+        if self._task == "regression" or not self._model.gives_probabilities:
+            raise ConfigError(f"model {self.name} has no probabilities, but logistic, softmax and dnn have")
+        return probabilities(self.scores(X))
+
+    def scores(self, X: Any) -> NDArray[np.float32]:
+        """Return what decides: above 0 is the second of two classes, the largest of several wins; (n,) or (n, k).
+
+        Raises as :meth:`predict`.
+        """
+        rows, _ = matrix_of(X, "X", self.feature_names)
+        if rows.shape[1] != self.num_features:
+            raise DataError(f"X has {rows.shape[1]} columns, but the model was trained on {self.num_features} features")
+        return self._model.decision(self.exported.tensors, self.exported.normalizer.apply(rows))
+
+    def of_scores(self, scores: NDArray[np.float32]) -> NDArray[Any]:
+        """Return what :meth:`predict` does of :meth:`scores`."""
+        found = predicted(self._task, scores)
+        if self._task == "regression":
+            return found.astype(np.float64) * self.exported.target_scale
+        return np.array(self.classes)[found]
+
+    def metrics(self, scores: NDArray[np.float32], targets: NDArray[Any]) -> dict[str, float]:
+        """Return how good scores are, given the targets as training encodes them."""
+        return exact_metrics(self._task, scores, targets)
+
+
+def load(path: str | Path, *, code: str = "") -> TrainedModel:
+    """Return the model in a file that ``export`` of a job has written.
+
+    Parameters
+    ----------
+    path : str or Path
+        May be on HDFS.
+    code : str, optional
+        ``path.py:Class``, where the file of a user's own model is no longer where it was.
+
+    Raises
+    ------
+    DataError
+        There is no such file, or it is no exported model.
+    ConfigError
+        The class of the model cannot be loaded.
+    """
+    return TrainedModel(read_model(location(path)), code)
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,53 +123,35 @@ class Prediction:
 
     #: One for each row: its class, or a value in the units of the labels.
     values: Sequence[Label]
-    #: Shape (n,) or (n, k), float32: above 0 is the second of two classes, the largest of several wins.
+    #: As :meth:`TrainedModel.scores` returns them.
     scores: NDArray[np.float32]
     #: Where the rows have labels; empty where not.
-    metrics: dict[str, float]
+    metrics: Mapping[str, float]
 
 
-def predict(
-    model: ExportedModel | str | Path, data: str, labels: str = "", *, code: str = "", format: str = ""
-) -> Prediction:
+def predict_file(model: TrainedModel, data: str, labels: str = "", *, format: str = "") -> Prediction:
     """Return what a model says about the rows of a file.
 
     Parameters
     ----------
-    model : ExportedModel or path
-        May be on HDFS, as the data may.
+    model : TrainedModel
     data : str
-        A file as in training, or ``sklearn:NAME``.
+        A file as in training, maybe on HDFS, or ``sklearn:NAME``.
     labels : str, optional
         File of labels, where they are not in the data.
-    code : str, optional
-        ``path.py:Class``, where the file of a user's own model is no longer where it was.
     format : str, optional
         Format of the data, where it is another than that of the training data.
 
     Raises
     ------
     DataError
-        The model or the data cannot be used.
-    ConfigError
-        The class of the model cannot be loaded.
+        The data cannot be used.
     """
-    exported = model if isinstance(model, ExportedModel) else read_model(location(model))
-    maker = exported.make_model(code)
-    settings = exported.data_settings(data, format or ("sklearn" if is_builtin(data) else ""))
-    loaded = load_for_prediction(
-        data, settings, exported.normalizer, exported.num_features, exported.classes, labels=labels or None
-    )
-    scores = maker.decision(exported.tensors, loaded.X)
-    task = maker.task_for(maker.chosen)
-    metrics = {} if loaded.y is None else exact_metrics(task, scores, loaded.y)
-    values: list[Any]
-    if task == "regression":
-        values = (scores.astype(np.float64) * exported.target_scale).tolist()
-    else:
-        chosen = (scores > 0).astype(np.int64) if task == "binary" else np.argmax(scores, axis=1)
-        values = [exported.classes[i] for i in chosen.tolist()]
-    return Prediction(values, scores, metrics)
+    settings = model.exported.data_settings(data, format or ("sklearn" if is_builtin(data) else ""))
+    rows = load_for_prediction(data, settings, model.num_features, model.classes, labels=labels or None)
+    scores = model.scores(rows.X)
+    metrics = {} if rows.y is None else model.metrics(scores, rows.y)
+    return Prediction(model.of_scores(scores).tolist(), scores, metrics)
 
 
 def values_text(values: Sequence[Label]) -> str:

@@ -26,15 +26,15 @@ from eps.net.calls.call import BoundServer
 from eps.net.security.credentials import Security
 from eps.pb import control_pb2 as pb
 from eps.pb.control_pb2_grpc import JobMasterServicer, add_JobMasterServicer_to_server
-from eps.spec.changes import check_change, check_request_id
+from eps.spec.changes import check_change, check_request_id, scale_of
 from eps.spec.runtime import Runtime
 from eps.storage.api import Storage
 from eps.storage.atomic import json_object, read_json, write_json_atomic
 from eps.storage.jobdir import MASTER_FILE, JobDir
 
 ANSWER_TIMEOUT_S = 30.0
-#: Progress is sent at most this often.
-WATCH_INTERVAL_S = 0.2
+#: Progress is sent at most this often, and so often where nothing happens: a status says more than the job's state.
+WATCH_INTERVAL_S, QUIET_INTERVAL_S = 0.2, 5.0
 LONGEST_WAIT_S = 3600.0
 #: What is kept of the reason to end a job, in characters.
 MOST_REASON = 1000
@@ -173,13 +173,34 @@ class Requests:
             found = history[:: -max(1, -(-len(history) // most))]
         return [records.history_entry(self._runtime, record, 0.0) for record in reversed(found)]
 
-    def wait_for_change(self, clock: int, timeout_s: float) -> None:
-        """Wait that long, or until the job has ended or has more history after ``clock`` than one message takes."""
-        with self._changed:
+    def num_events(self) -> int:
+        """Return how many events the job has taken."""
+        return self._state.masters.steps
+
+    def wait_for_news(self, clock: int, num_events: int, still_wanted: Callable[[], bool]) -> None:
+        """Wait until there is something to tell whoever knows the history up to ``clock``, and so many events.
+
+        The end of the job, and more history than one message takes, are told at once; else it takes
+        :data:`WATCH_INTERVAL_S` at least, and :data:`QUIET_INTERVAL_S` at most.
+        """
+
+        def at_once() -> bool:
             history = self._state.progress.history
+            return self._state.state in ENDED_STATES or len(history) > clock + 1 + MOST_ENTRIES
+
+        with self._changed:
+            if self._changed.wait_for(at_once, WATCH_INTERVAL_S):
+                return
+            self._job.num_waiting += 1
             self._changed.wait_for(
-                lambda: self._state.state in ENDED_STATES or len(history) > clock + 1 + MOST_ENTRIES, timeout_s
+                lambda: at_once() or self.num_events() != num_events or not still_wanted(), QUIET_INTERVAL_S
             )
+            self._job.num_waiting -= 1
+
+    def wake(self) -> None:
+        """Have who waits look whether its client is still there."""
+        with self._changed:
+            self._changed.notify_all()
 
     def wait_for_plan(
         self, plan_id: int, wait_s: float, still_wanted: Callable[[], bool]
@@ -236,6 +257,10 @@ class JobMasterService(JobMasterServicer):
         """Remove workers."""
         return self._remove(Operation.REMOVE_WORKERS, request)
 
+    def Scale(self, request: pb.ScaleRequest, context: grpc.ServicerContext) -> pb.ChangeReply:
+        """Add and remove workers and servers by one plan."""
+        return self._change(scale_of(request.sizes), request)
+
     def _add(self, operation: Operation, request: pb.AddRequest) -> pb.ChangeReply:
         return self._change(Change(operation, request.count), request)
 
@@ -245,7 +270,7 @@ class JobMasterService(JobMasterServicer):
             raise PlanError(f"{operation}: count {request.count} and {len(names)} names contradict each other")
         return self._change(Change(operation, len(names) or request.count, names), request)
 
-    def _change(self, change: Change, request: pb.AddRequest | pb.RemoveRequest) -> pb.ChangeReply:
+    def _change(self, change: Change, request: pb.AddRequest | pb.RemoveRequest | pb.ScaleRequest) -> pb.ChangeReply:
         manager = self._manager
         if manager and request.manager != manager and not request.dry_run:
             raise PlanError(
@@ -285,7 +310,9 @@ class JobMasterService(JobMasterServicer):
     def Watch(self, request: pb.WatchRequest, context: grpc.ServicerContext) -> Iterator[pb.ProgressUpdate]:
         """Stream status and new history until the job ends."""
         after = request.after_clock
+        context.add_callback(self._requests.wake)
         while context.is_active():
+            num_events = self._requests.num_events()
             entries, ended = self._requests.history_after(after)
             # Not before: the last status that is sent is that of the end.
             yield pb.ProgressUpdate(
@@ -295,7 +322,7 @@ class JobMasterService(JobMasterServicer):
                 after = entries[-1]["clock"]
             if ended:
                 return
-            self._requests.wait_for_change(after, WATCH_INTERVAL_S)
+            self._requests.wait_for_news(after, num_events, context.is_active)
 
 
 class Face:

@@ -527,6 +527,18 @@ class RemoveRequest(_message.Message):
     manager: str
     def __init__(self, count: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., dry_run: _Optional[bool] = ..., manager: _Optional[str] = ...) -> None: ...
 
+class ScaleRequest(_message.Message):
+    __slots__ = ("sizes", "request_id", "dry_run", "manager")
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    MANAGER_FIELD_NUMBER: _ClassVar[int]
+    sizes: str
+    request_id: str
+    dry_run: bool
+    manager: str
+    def __init__(self, sizes: _Optional[str] = ..., request_id: _Optional[str] = ..., dry_run: _Optional[bool] = ..., manager: _Optional[str] = ...) -> None: ...
+
 class ChangeReply(_message.Message):
     __slots__ = ("plan_id", "text")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]

@@ -130,6 +130,11 @@ class JobMasterStub:
                 request_serializer=eps_dot_pb_dot_control__pb2.RemoveRequest.SerializeToString,
                 response_deserializer=eps_dot_pb_dot_control__pb2.ChangeReply.FromString,
                 _registered_method=True)
+        self.Scale = channel.unary_unary(
+                '/eps.pb.JobMaster/Scale',
+                request_serializer=eps_dot_pb_dot_control__pb2.ScaleRequest.SerializeToString,
+                response_deserializer=eps_dot_pb_dot_control__pb2.ChangeReply.FromString,
+                _registered_method=True)
         self.Cancel = channel.unary_unary(
                 '/eps.pb.JobMaster/Cancel',
                 request_serializer=eps_dot_pb_dot_control__pb2.CancelRequest.SerializeToString,
@@ -180,6 +185,12 @@ class JobMasterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RemoveWorkers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Scale(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -236,6 +247,11 @@ def add_JobMasterServicer_to_server(servicer, server):
             'RemoveWorkers': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveWorkers,
                     request_deserializer=eps_dot_pb_dot_control__pb2.RemoveRequest.FromString,
+                    response_serializer=eps_dot_pb_dot_control__pb2.ChangeReply.SerializeToString,
+            ),
+            'Scale': grpc.unary_unary_rpc_method_handler(
+                    servicer.Scale,
+                    request_deserializer=eps_dot_pb_dot_control__pb2.ScaleRequest.FromString,
                     response_serializer=eps_dot_pb_dot_control__pb2.ChangeReply.SerializeToString,
             ),
             'Cancel': grpc.unary_unary_rpc_method_handler(
@@ -372,6 +388,33 @@ class JobMaster:
             target,
             '/eps.pb.JobMaster/RemoveWorkers',
             eps_dot_pb_dot_control__pb2.RemoveRequest.SerializeToString,
+            eps_dot_pb_dot_control__pb2.ChangeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Scale(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/eps.pb.JobMaster/Scale',
+            eps_dot_pb_dot_control__pb2.ScaleRequest.SerializeToString,
             eps_dot_pb_dot_control__pb2.ChangeReply.FromString,
             options,
             channel_credentials,

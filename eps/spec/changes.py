@@ -13,6 +13,7 @@ from eps.errors import ConfigError, PlanError, UnknownMemberError
 MOST_ID = 200
 #: Longest number that is read from text; every int64 has fewer than 20 digits.
 MOST_DIGITS = 18
+_SIZE = re.compile(rf"(workers|servers)=([+-])([0-9]{{1,{MOST_DIGITS}}})")
 _NAME = re.compile(r"(worker|server)-[1-9][0-9]{0,8}")
 
 
@@ -47,9 +48,15 @@ def check_change(change: Change) -> None:
 
 
 def change_of(operation: str, what: int | Sequence[str]) -> Change:
-    """Return the change by a number, or by one name or several.  Raises as :func:`check_change`."""
+    """Return the change by a number, or by one name or several; of a scale by its text.
+
+    Raises as :func:`check_change` and :func:`scale_of`.
+    """
+    if operation == Operation.SCALE:
+        return scale_of(what if isinstance(what, str) else repr(what))
     if operation not in OPERATIONS:
-        raise ConfigError(f"operation is {operation!r}, but must be one of {', '.join(OPERATIONS)}")
+        known = (*OPERATIONS, Operation.SCALE)
+        raise ConfigError(f"operation is {operation!r}, but must be one of {', '.join(known)}")
     operation = Operation(operation)
     if isinstance(what, int) and not isinstance(what, bool):
         change = Change(operation, what)
@@ -60,6 +67,32 @@ def change_of(operation: str, what: int | Sequence[str]) -> Change:
         if not names or not all(isinstance(name, str) for name in names):
             raise ConfigError(f"{operation} takes a number from 1 on, or names of members, not {repr(what)[:MOST_ID]}")
         change = Change(operation, len(names), names)
+    check_change(change)
+    return change
+
+
+def scale_of(text: str) -> Change:
+    """Return the change that ``workers=+2,servers=-1`` asks for; by one role alone it is an addition or a removal.
+
+    Raises
+    ------
+    ConfigError
+        The text is not of that form, names a role twice, or no job could be changed by so many members.
+    """
+    parts: dict[str, Change] = {}
+    for part in text.split(","):
+        found = _SIZE.fullmatch(part.strip())
+        if found is None or found[1] in parts:
+            raise ConfigError(
+                f"{text[:MOST_ID]!r} is no change of size: expected workers=+N or workers=-N, servers=+N or "
+                "servers=-N, or one of each, as in workers=+2,servers=-1"
+            )
+        operation = Operation(f"{'add' if found[2] == '+' else 'remove'}-{found[1]}")
+        parts[found[1]] = Change(operation, int(found[3]))
+        check_change(parts[found[1]])
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    change = Change(Operation.SCALE, sum(part.count for part in parts.values()), parts=tuple(parts.values()))
     check_change(change)
     return change
 
@@ -81,7 +114,7 @@ def check_request_id(text: str) -> None:
 
 
 def parse_change(text: str) -> Change:
-    """Return the change that ``text`` asks for: ``add-workers=2`` or ``remove-servers=server-1,server-2``.
+    """Return the change that ``text`` asks for: ``add-workers=2``, ``remove-servers=server-1,server-2``, or a scale.
 
     Raises
     ------
@@ -91,13 +124,15 @@ def parse_change(text: str) -> Change:
         As of :func:`check_change`.
     """
     name, equals, value = text.strip().partition("=")
+    if name in ("workers", "servers"):
+        return scale_of(text.strip())
     try:
         operation = Operation(name)
         if operation not in OPERATIONS:
             raise ValueError
     except ValueError:
         known = ", ".join(OPERATIONS)
-        raise PlanError(f"{text!r}: {name!r} is not an operation; known are {known}") from None
+        raise PlanError(f"{text!r}: {name!r} is not an operation; known are {known}, workers, servers") from None
     if not equals or not value:
         raise PlanError(f"{text!r}: expected {operation}=<count>" + ("" if operation.adds else " or names"))
     if value.isdecimal():

@@ -6,7 +6,6 @@ A job file is TOML with flat keys, the names of the flags with ``_`` or ``-``; t
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from eps.errors import ConfigError
 from eps.spec.job_spec import JobSpec
 from eps.storage.locations import has_scheme
+from eps.system.nearest import did_you_mean
 
 #: Keys of a job file and of :func:`eps.run` that are not settings of the job itself.
 RUN_KEYS = ("name", "report", "export", "anew")
@@ -108,9 +108,7 @@ def known_key(key: str, source: str) -> str:
         # The flag of a setting in seconds goes without its unit.
         if spelling in known:
             return spelling
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise ConfigError(f"{source}: unknown key {key!r}{hint}")
+    raise ConfigError(f"{source}: unknown key {key!r}{did_you_mean(name, known)}")
 
 
 def read_job_file(path: Path) -> dict[str, Any]:

@@ -10,7 +10,6 @@ splits for each worker).
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import re
 import tomllib
@@ -24,6 +23,7 @@ from eps.core.reconfig import Trigger
 from eps.core.types import MOST_MEMBERS, UNBOUNDED, CoreSettings
 from eps.errors import ConfigError, PlanError
 from eps.spec.changes import parse_change, whole_number
+from eps.system.nearest import did_you_mean
 
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl")
 NORMALIZATIONS = ("none", "l2", "standard", "tfidf", "binary")
@@ -599,9 +599,7 @@ class JobSpec:
             if name not in known and f"{name}_s" in known:
                 name = f"{name}_s"
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise ConfigError(f"{source}: unknown key {key!r}{hint}")
+                raise ConfigError(f"{source}: unknown key {key!r}{did_you_mean(name, known)}")
             checked[name] = _typed(name, value, known[name].default, source)
         return cls(**checked)
 

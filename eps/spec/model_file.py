@@ -12,14 +12,14 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from eps.data.dataset import open_dataset
 from eps.data.normalize import Normalizer
+from eps.data.numpy_files import write_npz
 from eps.data.raw import Label
 from eps.data.settings import DataSettings
 from eps.errors import DataError, EpsError, StorageAwayError, StorageError
@@ -47,6 +47,8 @@ class ExportedModel:
     num_outputs: int
     #: What the outputs of a classifier stand for; empty for regression.
     classes: tuple[Label, ...]
+    #: Names of the columns trained on, in their order; empty where they had none.
+    feature_names: tuple[str, ...]
     #: How to read new rows, as :meth:`eps.data.settings.DataSettings.to_dict` gives it; without paths.
     reading: Mapping[str, Any]
     #: What was done to the rows trained on, and is to be done to new ones.
@@ -125,6 +127,7 @@ def write_model(path: Path, runtime: Runtime, tensors: Mapping[str, NDArray[Any]
         "num_features": runtime.shape.num_features,
         "num_outputs": runtime.shape.num_outputs,
         "classes": list(info.classes),
+        "feature_names": list(info.feature_names or ()),
         "reading": {name: settings[name] for name in READING if name in settings},
         "normalizer": [f"{NORMALIZER_PREFIX}{name}__" for name in normalizer],
         "target_scale": runtime.spec.target_scale,
@@ -133,7 +136,7 @@ def write_model(path: Path, runtime: Runtime, tensors: Mapping[str, NDArray[Any]
     arrays = {META: np.frombuffer(json.dumps(meta, sort_keys=True).encode("utf-8"), np.uint8), **ordered}
     arrays.update({f"{NORMALIZER_PREFIX}{name}__": array for name, array in normalizer.items()})
     with atomic_writer(path, mode=PUBLIC_MODE) as file:
-        _write_arrays(file, arrays)
+        write_npz(file, arrays)
     return model_sha256(ordered.values())
 
 
@@ -143,15 +146,6 @@ def _with_one_nan(values: NDArray[Any]) -> NDArray[Any]:
     if np.isnan(array.min(initial=0.0)):
         array = np.where(np.isnan(array), np.array(np.nan, "<f4"), array)
     return array
-
-
-def _write_arrays(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:
-    # Not numpy.savez: it takes the names as keyword arguments, so a tensor could not be called "file", and it writes
-    # the time of day into the archive.
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                npy_format.write_array(member, np.asarray(array), allow_pickle=False)
 
 
 def read_model(path: Location) -> ExportedModel:
@@ -205,6 +199,8 @@ def _read(archive: Any) -> ExportedModel:
         num_features=int(meta["num_features"]),
         num_outputs=int(meta["num_outputs"]),
         classes=tuple(meta["classes"]),
+        # Models of earlier versions have none.
+        feature_names=tuple(meta.get("feature_names", ())),
         reading=meta["reading"],
         normalizer=Normalizer.from_arrays(normalizer),
         target_scale=float(meta["target_scale"]),

@@ -25,26 +25,29 @@ MAINS = {"eps": eps.cli.main, "hscheduler": hscheduler.cli.main}
         ("eps devcluster start --nodes x", "nodes is 'x', but must be a whole number", "eps devcluster start"),
         ("eps logs", "the following arguments are required: NAME", "eps logs"),
         ("eps predict --model", "model: expected one argument", "eps predict"),
-        ("eps --no-such list", "eps takes no option --no-such", "eps"),
-        ("eps nope", "COMMAND is 'nope', but must be one of 'run', ", "eps"),
+        ("eps --no-such list", "unknown flag --no-such", "eps"),
+        ("eps nope", "unknown command 'nope'", "eps"),
+        ("eps statsu a9a --json", "unknown command 'statsu'; did you mean status?", "eps"),
+        ("eps devcluster strat", "unknown command 'strat'; did you mean start?", "eps devcluster"),
+        ("eps help statsu", "unknown command 'statsu'; did you mean status?", "eps"),
         ("hscheduler sweep s.toml --trials x", "trials is 'x', but must be a whole number", "hscheduler sweep"),
         ("hscheduler serve --kill-restart x", "kill-restart is 'x', but must be a number", "hscheduler serve"),
-        ("hscheduler compare s.toml --no-such", "compare takes no option --no-such", "hscheduler compare"),
-        ("eps run --iteration 3", "run takes no option --iteration; did you mean --iterations?", "eps run"),
+        ("hscheduler compare s.toml --no-such", "unknown flag --no-such", "hscheduler compare"),
+        ("eps run --iteration 3", "unknown flag --iteration; did you mean --iterations?", "eps run"),
         (
             "hscheduler compare s.toml --polici=x",
-            "compare takes no option --polici=x; did you mean --policies?",
+            "unknown flag --polici=x; did you mean --policies?",
             "hscheduler compare",
         ),
-        ("hscheduler jobs --sta x", "jobs takes no option --sta", "hscheduler jobs"),
-        ("hscheduler --vers jobs", "hscheduler takes no option --vers; did you mean --version?", "hscheduler"),
+        ("hscheduler jobs --sta x", "unknown flag --sta", "hscheduler jobs"),
+        ("hscheduler --vers jobs", "unknown flag --vers; did you mean --version?", "hscheduler"),
         (
             "hscheduler yarn-plugin --secret-file s --feedback-iteration 0",
             "feedback-iteration is '0', but",
             "hscheduler yarn-plugin",
         ),
         ("hscheduler why a b", "why takes no further argument: b", "hscheduler why"),
-        ("hscheduler", "the following arguments are required: COMMAND", "hscheduler"),
+        ("hscheduler sweeep s.toml", "unknown command 'sweeep'; did you mean sweep?", "hscheduler"),
     ],
 )
 def test_a_word_that_cannot_be_used_is_told_without_the_usage(
@@ -57,6 +60,24 @@ def test_a_word_that_cannot_be_used_is_told_without_the_usage(
     assert ended.value.code == 2 and not shown.out
     assert shown.err.startswith(f"{program}: {told}") and shown.err.endswith(f" (see {where} --help)\n")
     assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", ["eps", "hscheduler", "eps devcluster"])
+def test_help_is_printed_where_it_is_asked_for_and_where_no_command_is_given(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, *rest = words.split()
+
+    def ended(*more: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as exit_of:
+            MAINS[program]([*more])
+        shown = capsys.readouterr()
+        return exit_of.value.code, shown.out, shown.err
+
+    _, text, _ = asked = ended(*rest, "--help")
+    assert text.startswith(f"usage: {words}")
+    assert ended("help", *rest) == asked == (0, text, "")
+    assert ended(*rest) == (2, "", text)
 
 
 @pytest.mark.parametrize("words", ["eps run", "eps submit", "hscheduler submit job.toml", "hscheduler sweep s.toml"])

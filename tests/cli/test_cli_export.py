@@ -15,7 +15,7 @@ import pytest
 from eps.data.cut import prepare
 from eps.errors import ConfigError, DataError
 from eps.job.launch import data_settings
-from eps.job.predict import predict, values_text
+from eps.job.predict import Prediction, TrainedModel, load, predict_file, values_text
 from eps.spec.job_spec import JobSpec
 from eps.spec.model_file import ExportedModel, model_sha256, read_model, write_model
 from eps.spec.runtime import DataShape, Runtime
@@ -38,6 +38,11 @@ def runtime_of(folder: Path, **settings: Any) -> Runtime:
 def written(folder: Path, tensors: Mapping[str, np.ndarray], **settings: Any) -> tuple[Path, str]:
     path = folder / "model.npz"
     return path, write_model(path, runtime_of(folder, **settings), tensors)
+
+
+def predict(model: Path | ExportedModel, data: str, code: str = "") -> Prediction:
+    trained = TrainedModel(model) if isinstance(model, ExportedModel) else load(model, code=code)
+    return predict_file(trained, data)
 
 
 WEIGHTS = {"weights": np.array([0.0, 0.0, 1.5], np.float32), "intercept": np.array([0.25], np.float32)}

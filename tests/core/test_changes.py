@@ -17,7 +17,7 @@ from eps.core.reconfig import (
 )
 from eps.core.types import MOST_MEMBERS, CoreSettings, Team
 from eps.errors import ConfigError, PlanError, UnknownMemberError
-from eps.spec.changes import MOST_ID, change_of, check_change, check_request_id, parse_change
+from eps.spec.changes import MOST_ID, change_of, check_change, check_request_id, parse_change, scale_of
 
 SETTINGS = CoreSettings(num_splits=6, num_partitions=4, iterations=10)
 ROSTER = Roster(("worker-1", "worker-2", "worker-10"), ("server-1", "server-3"), next_worker=11, next_server=4)
@@ -44,6 +44,15 @@ def test_removal_by_name_takes_those_named() -> None:
 
     assert removed == Team(("worker-1", "worker-10"))
     assert roster.workers == ("worker-2",)
+
+
+def test_a_scale_adds_and_removes_in_one_plan() -> None:
+    roster, added, removed = resolve(ROSTER, scale_of("workers=+2,servers=-1"), SETTINGS)
+
+    assert (added, removed) == (Team(("worker-11", "worker-12")), Team((), ("server-3",)))
+    assert roster == Roster((*ROSTER.workers, "worker-11", "worker-12"), ("server-1",), 13, 4)
+    with pytest.raises(PlanError, match="remove-servers=2: the job has 2 servers and must keep at least one"):
+        resolve(ROSTER, scale_of("workers=+2,servers=-2"), SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +157,12 @@ def test_last_worker_and_last_server_are_never_removed() -> None:
     [
         ("add-workers=2", Change(Operation.ADD_WORKERS, 2)),
         (" remove-servers=1 ", Change(Operation.REMOVE_SERVERS, 1)),
+        ("workers=+2", Change(Operation.ADD_WORKERS, 2)),
+        ("servers=-1", Change(Operation.REMOVE_SERVERS, 1)),
+        (
+            " servers=-1, workers=+2 ",
+            Change(Operation.SCALE, 3, parts=(Change(Operation.REMOVE_SERVERS, 1), Change(Operation.ADD_WORKERS, 2))),
+        ),
         ("remove-workers=worker-3", Change(Operation.REMOVE_WORKERS, 1, ("worker-3",))),
         (
             "remove-servers=server-1, server-2",
@@ -162,8 +177,26 @@ def test_change_is_parsed(text: str, change: Change) -> None:
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_change_is_written_as_it_is_parsed(operation: Operation) -> None:
     names = () if operation.adds else (f"{operation.role}-1", f"{operation.role}-12")
-    change = Change(operation, 2, names)
-    assert parse_change(str(change)) == change
+    for change in (Change(operation, 2, names), scale_of("servers=-1,workers=+2")):
+        assert parse_change(str(change)) == change
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "workers",
+        "workers=2",
+        "workers=+x",
+        "workers=+1,workers=+1",
+        "masters=+1",
+        "workers=+0",
+        "workers=+1000000000",
+    ],
+)
+def test_text_that_is_no_scale_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        scale_of(text)
 
 
 @pytest.mark.parametrize("count", ["0", "1000000000", "9" * 5000], ids=len)

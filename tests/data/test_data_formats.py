@@ -106,7 +106,7 @@ def test_numpy_files_are_read_without_pickle(tmp_path: Path) -> None:
     assert load(tmp_path / "table.npy", label_column="first").X.tolist() == [[2, 3], [5, 6]]
     with pytest.raises(DataError, match="without pickle"):
         load(tmp_path / "objects.npy")
-    with pytest.raises(DataError, match="row 1: features must be finite"):
+    with pytest.raises(DataError, match="row 1, column 0 is nan: features must be finite"):
         load(tmp_path / "nan.npy")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from eps.errors import DataError
 
 
 def predict(path: Path, info: DatasetInfo) -> PredictionData:
-    return load_for_prediction(path, info.settings, info.load_normalizer(), info.num_features, info.classes)
+    rows = load_for_prediction(path, info.settings, info.num_features, info.classes)
+    return replace(rows, X=info.load_normalizer().apply(rows.X))
 
 
 def prepared(tmp_path: Path, content: str, **settings: object) -> DatasetInfo:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from random import Random
 
 from eps.core import events as e
-from eps.core.reconfig import OPERATIONS, Change, Trigger
-from eps.core.types import UNBOUNDED, CoreSettings
+from eps.core.reconfig import OPERATIONS, Change, Operation, Trigger
+from eps.core.types import UNBOUNDED, CoreSettings, Role
 from tests.fakes.network import RELIABLE, Faults
 from tests.sim.faithful import Breaks
 from tests.sim.job import CALM, Chaos, SimJob
@@ -37,14 +37,21 @@ def random_change(random: Random, job: SimJob) -> Change:
     return Change(operation, random.choice((1, 1, 2, 3)))
 
 
-def schedule(random: Random, job: SimJob) -> None:
+def random_scale(random: Random, job: SimJob) -> Change:
+    """Return a change of both roles in one plan."""
+    asked = [Operation(f"{random.choice(('add', 'remove'))}-{role}s") for role in random.sample(tuple(Role), 2)]
+    parts = tuple(Change(operation, random.choice((1, 1, 2))) for operation in asked)
+    return Change(Operation.SCALE, sum(part.count for part in parts), parts=parts)
+
+
+def schedule(random: Random, job: SimJob, change: Callable[[Random, SimJob], Change] = random_change) -> None:
     """Ask for changes at random times, several at once at times, and cancel some."""
     span_s = 0.8 + job.settings.iterations * 0.25
     for number in range(random.randint(1, 6)):
         at_s = random.uniform(0.7, span_s)
 
         def ask(number: int = number) -> None:
-            job.ask(f"request-{number}", random_change(random, job))
+            job.ask(f"request-{number}", change(random, job))
 
         job.at(at_s, ask)
         if random.random() < 0.25:

@@ -134,6 +134,8 @@ EPS_LINES = (
     Line("submit {missing} --name j --anew", 2, "{missing}"),
     Line(f"status {NOBODY}", 4, NOBODY),
     Line(f"status {NOBODY} --json", 4, NOBODY),
+    Line(f"scale {NOBODY} workers=+2 servers=-1", 4, NOBODY),
+    Line(f"scale {NOBODY} servers=+1 --dry-run --no-wait --request-id r", 4, NOBODY),
     Line(f"add-workers {NOBODY}", 4, NOBODY),
     Line(f"add-workers {NOBODY} 2 --dry-run", 4, NOBODY),
     Line(f"add-workers {NOBODY} 2 --no-wait --request-id r", 4, NOBODY),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 #: Modules that scripts import; the tests of this folder import no others of ours.
 MODULES = {
-    "eps": {"Job", "JobSpec", "__version__", "run"},
+    "eps": {"Job", "JobSpec", "__version__", "load", "run"},
     "eps.cli": {"main"},
     "eps.errors": {
         "ConfigError", "DataError", "DeadlineError", "EpsError", "JobExistsError", "JobFinishedError",
@@ -23,6 +23,7 @@ MODULES = {
 #: What each is called with: names, order and defaults.
 SIGNATURES = {
     "eps.run": "**settings",
+    "eps.load": "path, *, code=''",
     "eps.Job.start": "spec=None, *, name='', detach=False, **settings",
     "eps.Job.find": "name",
     "eps.Job.attach": "name",
@@ -36,6 +37,7 @@ SIGNATURES = {
     "eps.Job.add_servers": "count, *, wait=True, request_id=''",
     "eps.Job.remove_workers": "count_or_names, *, wait=True, request_id=''",
     "eps.Job.remove_servers": "count_or_names, *, wait=True, request_id=''",
+    "eps.Job.scale": "*, workers=0, servers=0, wait=True, request_id=''",
     "eps.Job.dry_run": "operation, count_or_names",
     "eps.Job.plan": "plan_id",
     "eps.Job.cancel": "plan_id=None",

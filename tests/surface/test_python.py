@@ -89,6 +89,36 @@ def test_run_returns_the_report_and_writes_the_results(folder: Path, tmp_path: P
     assert again["history"][0]["loss"] < report["history"][0]["loss"]
 
 
+@pytest.mark.parametrize("kind", ["array", "sparse", "frame"])
+def test_ones_own_data_is_trained_on_and_predicted(kind: str, tmp_path: Path) -> None:
+    import numpy as np
+
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(90, 4))
+    y = np.where(X[:, 1] > 0.6, "high", np.where(X[:, 1] < -0.6, "low", "7"))
+    given: dict[str, Any] = {"data": X, "labels": y, "test": (X[:20], y[:20])}
+    if kind == "sparse":
+        sparse = pytest.importorskip("scipy.sparse")
+        given |= {"data": sparse.csr_array(X), "test": (sparse.csr_array(X[:20]), y[:20])}
+    elif kind == "frame":
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.DataFrame(X, columns=["a", "b", "c", "d"]).assign(level=y)
+        given = {"data": frame, "labels": "level", "test": frame[:20]}
+    settings = {**SHORT, "iterations": 40, "optimizer": "adam", "learning_rate": 0.2}
+    report = eps.run(name=f"own-{kind}", **given, **settings, export=tmp_path / "m.npz")
+    assert report["metrics"]["test"]["accuracy"] > 0.8
+    model = eps.load(tmp_path / "m.npz")
+    assert model.classes == ("7", "high", "low")
+    rows = frame if kind == "frame" else given["data"]
+    found = model.predict(rows)
+    assert (found == y).mean() > 0.8
+    chances = model.predict_proba(rows)
+    assert np.allclose(chances.sum(axis=1), 1, atol=1e-6)
+    assert (np.array(model.classes)[chances.argmax(axis=1)] == found).all()
+    with pytest.raises(errors.DataError, match="X has 3 columns, but the model was trained on 4 features"):
+        model.predict(X[:, :3])
+
+
 def test_a_job_is_started_found_waited_for_and_exported(folder: Path, tmp_path: Path) -> None:
     spec = eps.JobSpec.from_dict({"data": str(folder / "rows.svm"), **SHORT, "iterations": 60, "stretch": 0.001})
     with eps.Job.start(spec, name="started") as job:
@@ -149,6 +179,20 @@ def test_a_job_grows_and_shrinks_and_the_same_request_counts_once(role: str, liv
     assert sorted(members(live, role)) == sorted(before)
     assert live.plan(first["plan_id"])["phase"] == "released"
     found.close()
+
+
+def test_a_job_is_scaled_by_one_plan(live: eps.Job) -> None:
+    before = (members(live, "worker"), members(live, "server"))
+    scaled = live.scale(workers=+2, servers=-1, request_id="scale")
+    assert not misfits(CHANGE, scaled)
+    assert (scaled["operation"], scaled["asked"], scaled["phase"]) == ("scale", "workers=+2,servers=-1", "released")
+    assert (len(scaled["added"]), scaled["removed"]) == (2, before[1][-1:])
+    assert live.scale(workers=+2, servers=-1, request_id="scale")["plan_id"] == scaled["plan_id"]
+    assert "server" in live.dry_run("scale", "workers=-2,servers=+1")
+    assert live.scale(workers=-2, servers=+1)["removed"] == scaled["added"]
+    with pytest.raises(errors.PlanError):
+        live.scale(workers=-1, servers=-1000)
+    assert [len(members(live, role)) for role in ("worker", "server")] == [len(each) for each in before]
 
 
 def test_a_change_is_accepted_without_waiting_looked_at_and_refused(live: eps.Job) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.surface.table_python import MODULES
 
 FILES = sorted(Path(__file__).parent.glob("*.py"))
-OTHERS = {"numpy", "pytest", "hyperopt", "optuna"}
+OTHERS = {"numpy", "pandas", "pytest", "hyperopt", "optuna"}
 
 
 def breaches(source: str) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import eps
-from eps.job.predict import predict
+from eps.job.predict import load, predict_file
 from eps.spec.file import RunRequest
 from eps.spec.model_file import read_model
 from eps.storage.checkpoint import open_checkpoints
@@ -61,7 +61,7 @@ def test_data_checkpoints_and_model_on_hdfs_give_the_bits_of_a_local_job_across_
     with eps.Job.find("there") as found:
         found.export(str(export))
     assert read_model(export).sha256 == here["model_sha256"]
-    assert predict(str(export), str(data)).metrics["accuracy"] > 0.9
+    assert predict_file(load(str(export)), str(data)).metrics["accuracy"] > 0.9
 
 
 def test_a_datanode_that_is_lost_and_comes_back_costs_checkpoints_and_no_training(

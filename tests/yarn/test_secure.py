@@ -1,6 +1,6 @@
 """A real Hadoop that wants Kerberos: jobs get in with a keytab or a ticket, their containers with tokens.
 
-It is a Hadoop of its own, and takes a minute: by the argument ``--kerberos`` only.
+It is a Hadoop of its own, and takes a minute to start: only the tier ``all`` plays it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from eps.storage.atomic import read_json
 from tests.yarn.conftest import READY_TIMEOUT_S, START_TIMEOUT_S, STOP_TIMEOUT_S, devcluster
 from tests.yarn.hadoop import PATIENCE_S
 
+pytestmark = pytest.mark.tier("all")
+
 JOB: dict[str, Any] = {
     "data": "sklearn:digits", "model": "softmax", "test": "0.2", "iterations": 30, "workers": 2, "servers": 1,
     "memory_mb": "512",
@@ -51,9 +53,7 @@ class Secure:
 
 
 @pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if not request.config.getoption("--kerberos"):
-        pytest.skip("a second Hadoop, with Kerberos, is started by --kerberos only")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     home = tmp_path_factory.mktemp("secure")
     words = ("--kerberos", "--nodes", "1", "--memory", "8192", "--vcores", "8", "--timeout", str(READY_TIMEOUT_S))
     try:

@@ -16,14 +16,16 @@ from eps.job.status import WAITING_STATES
 from eps.spec.changes import change_of, check_request_id, whole_number
 
 
-def members_of(text: str, adds: bool) -> int | list[str]:
-    """Return the number or the names in ``text``.
+def members_of(text: str | list[str], adds: bool) -> int | str | list[str]:
+    """Return the number or the names in ``text``; several texts are the sizes of a scale.
 
     Raises
     ------
     ConfigError
         It is neither.
     """
+    if not isinstance(text, str):
+        return ",".join(text)
     if text.isdecimal():
         count = whole_number(text)
         if count is None:
@@ -81,7 +83,7 @@ def _wait_until_trains(job: Job, args: argparse.Namespace) -> None:
             ) from None
 
 
-def _change_and_wait(job: Job, args: argparse.Namespace, members: int | list[str]) -> int:
+def _change_and_wait(job: Job, args: argparse.Namespace, members: int | str | list[str]) -> int:
     news = ChangeNews()
     latest: ChangeRecord | None = None
 

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eps._version import __version__
 from eps.cli.exits import EXIT_NOT_FOUND, EXIT_OK
 from eps.cluster.supervisor.process import MASTER
 from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailableError
@@ -30,12 +29,6 @@ FOLLOW_REMOTE_S = 5.0
 PASSING = (JobNotFoundError, PeerUnavailableError, DeadlineError)
 #: A log that begins otherwise than it did is another: that of the next run.
 HEAD_BYTES = 64
-
-
-def version(args: argparse.Namespace) -> int:
-    """Print the version."""
-    print(f"eps {__version__}")
-    return EXIT_OK
 
 
 def status(args: argparse.Namespace) -> int:

@@ -14,11 +14,10 @@ from eps.storage.locations import location
 
 def predict(args: argparse.Namespace) -> int:
     """Print or write predictions, and metrics where labels are known."""
-    from eps.job.predict import predict as predict_rows
-    from eps.job.predict import values_text, write_values
+    from eps.job.predict import load, predict_file, values_text, write_values
 
     check_result("--out", args.out)
-    found = predict_rows(args.model, args.data, args.labels, code=args.code, format=args.format)
+    found = predict_file(load(args.model, code=args.code), args.data, args.labels, format=args.format)
     if args.out:
         write_values(location(args.out), found.values)
     else:

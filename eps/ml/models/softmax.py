@@ -1,4 +1,4 @@
-"""Softmax (multinomial logistic) regression, and the losses that it shares with networks."""
+"""Softmax (multinomial logistic) regression, and its loss, which networks share."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class Softmax(Model):
     """Scores ``Z = X W + b`` with the cross-entropy of their softmax."""
 
     task = "multiclass"
+    gives_probabilities = True
 
     def tensors(self) -> tuple[TensorSpec, ...]:
         weights = TensorSpec("weights", (self.num_features, self.num_outputs), rows_are_features=True)
