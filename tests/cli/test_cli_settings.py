@@ -11,7 +11,7 @@ import pytest
 from eps.cli.commands.run import request_of
 from eps.cli.parser import build_parser
 from eps.errors import ConfigError
-from eps.spec.file import TABLES, RunRequest, named, read_job_file
+from eps.spec.file import TABLES, RunRequest, located, named, read_job_file
 from eps.spec.job_spec import JobSpec
 
 
@@ -173,6 +173,15 @@ def test_paths_of_a_file_count_from_its_folder(tmp_path: Path) -> None:
     assert [found[key] for key in ("labels", "test", "init", "report", "export")] == [
         f"{tmp_path}/{name}" for name in ("y.npy", "t.gz", "../m.npz", "out/r.json", "m.npz")
     ]
+
+
+def test_paths_in_a_table_count_from_the_files_folder(tmp_path: Path) -> None:
+    found = read_job_file(
+        Path(job_file(tmp_path, '[yarn]\npython = "env.tar.gz"\n[checkpoints]\ncheckpoint-dir = "/x"'))
+    )
+    assert found == {"python": f"{tmp_path}/env.tar.gz", "checkpoint_dir": "/x"}
+    # As a sweep's file has it below [job].
+    assert located("yarn", {"python": "env.tar.gz"}, tmp_path) == {"python": f"{tmp_path}/env.tar.gz"}
 
 
 @pytest.mark.parametrize("test", ['"0.2"', "0.2", '"last:50"'])
