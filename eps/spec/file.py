@@ -127,7 +127,7 @@ def read_job_file(path: Path) -> dict[str, Any]:
 
 
 def located(name: str, value: Any, folder: Path) -> Any:
-    """Return a setting or a table with its paths in a folder, data as a list; a value of a wrong type stays as it is."""
+    """Return a setting or table with its paths in a folder, data as a list; what is of a wrong type stays as it is."""
     if isinstance(value, Mapping) and name in TABLES:
         return {key: located(key.replace("-", "_"), inner, folder) for key, inner in value.items()}
     if name == "data" and isinstance(value, str | list):
