@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# Everything that must hold: format, types, imports, generated code, tests.  Arguments go to pytest.
+# Everything that must hold: format, types, imports, generated code, tests.
+#   ./test.sh [fast | gate | all] [arguments of pytest]
+# fast takes two minutes, gate (the default) eight, and all hours; tests/tiers.py says what is in each.
 set -euo pipefail
 cd "$(dirname "$0")"
 source ./setup-env.sh
+tier=gate
+case "${1-}" in fast | gate | all) tier="$1" && shift ;; esac
 ruff check .
 ruff format --check .
 mypy
@@ -18,4 +22,10 @@ for package in eps hscheduler; do
 done
 # Python keeps what it compiles: of the hundreds of processes that are started, none has to do it again.
 unset PYTHONDONTWRITEBYTECODE
-python -m pytest --numprocesses 2 "$@"
+# Three for two cores: one has whole jobs, which wait for most of the time, and one Hadoop, which does so, too.
+python -m pytest --tier "$tier" --numprocesses 3 "$@"
+if [ "$tier" = all ] && [ $# = 0 ]; then
+    # Jobs that are hit from a seed, and one that changes its size for an hour.
+    python -m tools.chaos benchmarks/chaos.toml --seed "$RANDOM" --events 200
+    python benchmarks/soak.py --minutes 60
+fi

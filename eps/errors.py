@@ -1,38 +1,38 @@
-"""The one tree of errors.
+"""All errors of EPS, in one tree.
 
 ::
 
     EpsError
     ├── ConfigError (ValueError)            a setting, flag, TOML key or model combination that cannot work
     ├── DataError (ValueError)              malformed or unusable input data; names file, line and text
-    ├── PlanError                           a change of size that is refused or cannot be planned
-    │   ├── UnknownMemberError              a name that is not a member of the job
-    │   └── JobFinishedError                a change asked of a job that is finished or finishing
-    ├── ProtocolError                       a peer said something that the protocol does not allow
-    │   ├── IllegalTransitionError          a state machine was asked for a step that it does not have
-    │   ├── FrameError                      bytes on the data plane that are not a frame
-    │   └── AuthenticationError             a peer that does not prove that it belongs to the job
+    ├── PlanError                           a change of size is refused or cannot be planned
+    │   ├── UnknownMemberError              the job has no member of that name
+    │   └── JobFinishedError                the job has finished or granted its last iteration: no more changes
+    ├── ProtocolError                       a peer violated the protocol
+    │   ├── IllegalTransitionError          the state machine does not allow the transition
+    │   ├── FrameError                      bytes on the data plane are not a frame
+    │   └── AuthenticationError             a peer cannot prove that it belongs to the job
     ├── TransferError                       a partition or split arrived damaged
-    ├── TakenOverError                      another server owns the partition now
-    ├── StorageError (OSError)              a journal, export or cache that cannot be read or written
-    │   ├── StorageAwayError                a file system that cannot be reached, or was waited for in vain
-    │   └── StorageDeniedError              a file system that refuses who asks, or what one has no right to
-    ├── ResourceError                       a container could not be had
-    │   └── ResourceAwayError               who gives containers cannot be reached
+    ├── TakenOverError                      another process took over the role of the caller
+    ├── StorageError (OSError)              a journal, export or cache cannot be read or written
+    │   ├── StorageAwayError                a file system is unreachable, or retries timed out
+    │   └── StorageDeniedError              a file system refused the credentials or the access
+    ├── ResourceError                       a container was not granted, or was lost
+    │   └── ResourceAwayError               the resource manager is unreachable
     ├── TrainingError                       training itself failed (diverged, user model raised)
-    │   └── StoppedEarlyError               a scheduler ended the job for its early feedback
+    │   └── StoppedEarlyError               a scheduler stopped the job because of its early feedback
     └── RpcError
         ├── PeerUnavailableError (ConnectionError)
-        ├── DeadlineError (TimeoutError)    a wait ended; says what it waited for
+        ├── DeadlineError (TimeoutError)    a wait timed out; says what it waited for
         └── JobNotFoundError (LookupError)  no job of that name under EPS_HOME
     JobExistsError is a ConfigError: a job of that name is already running.
 
-Messages give the value and the rule.  ``eps.net.calls.call`` holds the only map between these and gRPC status.
+Messages give the value and the rule.  ``eps.net.calls.call`` maps these errors to gRPC status codes and back.
 """
 
 from __future__ import annotations
 
-#: In every message about a job that diverged.  Under BSP it does so whenever it is tried.
+#: Part of every message about a diverged job.  Under BSP a retry diverges again.
 DIVERGED = "training diverged"
 
 
@@ -41,7 +41,7 @@ class EpsError(Exception):
 
 
 class ConfigError(EpsError, ValueError):
-    """A setting that cannot work; the message gives the value and the rule."""
+    """A setting is invalid; the message gives the value and the rule."""
 
 
 class JobExistsError(ConfigError):
@@ -49,32 +49,32 @@ class JobExistsError(ConfigError):
 
 
 class DataError(EpsError, ValueError):
-    """Input data that cannot be used; the message names file, line and text where it can."""
+    """Input data is unusable; the message names file, line and text where it can."""
 
 
 class PlanError(EpsError):
-    """A change of size that is refused; the message is the reason."""
+    """A change of size is refused; the message says why."""
 
 
 class UnknownMemberError(PlanError):
-    """A name that is not a member of the job."""
+    """The job has no member of that name."""
 
 
 class JobFinishedError(PlanError):
-    """A change asked of a job that has finished or has granted its last iteration."""
+    """A change was requested after the job finished or granted its last iteration."""
 
 
 class ProtocolError(EpsError):
-    """A peer said something that the protocol does not allow."""
+    """A peer violated the protocol."""
 
 
 class IllegalTransitionError(ProtocolError):
-    """A state machine was asked for a step that it does not have.
+    """The state machine does not allow the requested transition.
 
     Attributes
     ----------
     story : tuple of str
-        What happened to the subject before, oldest first.
+        Earlier events of the same subject, oldest first.
     """
 
     def __init__(self, message: str, story: tuple[str, ...] = ()) -> None:
@@ -83,52 +83,52 @@ class IllegalTransitionError(ProtocolError):
 
 
 class FrameError(ProtocolError):
-    """Bytes on the data plane that are not a well-formed frame."""
+    """Bytes on the data plane are not a well-formed frame."""
 
 
 class AuthenticationError(ProtocolError):
-    """A peer that does not prove that it belongs to the job; the message contains no secret."""
+    """A peer cannot prove that it belongs to the job; the message contains no secret."""
 
 
 class TakenOverError(EpsError):
-    """Somebody else owns the partition now: what the one before did later is void."""
+    """Another process took over the role of the caller; later actions of the caller are void."""
 
 
 class TransferError(EpsError):
-    """A partition or split that arrived damaged, or did not arrive."""
+    """A partition or split arrived damaged, or did not arrive."""
 
 
 class StorageError(EpsError, OSError):
-    """A journal, export or cache that cannot be read or written."""
+    """A journal, export or cache cannot be read or written."""
 
 
 class StorageAwayError(StorageError):
-    """A file system that cannot be reached, or was waited for in vain."""
+    """A file system is unreachable, or retries timed out."""
 
 
 class StorageDeniedError(StorageError):
-    """A file system that refuses who asks, or what one has no right to."""
+    """A file system refused the credentials or the access."""
 
 
 class ResourceError(EpsError):
-    """A container that could not be had or was lost."""
+    """A container was not granted, or was lost."""
 
 
 class ResourceAwayError(ResourceError):
-    """Who gives containers cannot be reached; he may be about to come back."""
+    """The resource manager is unreachable; it may come back."""
 
 
 class TrainingError(EpsError):
-    """Training itself failed: a loss that is not finite, or a model that raised."""
+    """Training failed: the loss is not finite, or the user's model raised."""
 
 
 class StoppedEarlyError(TrainingError):
-    """A scheduler ended the job: others had better early feedback.
+    """A scheduler stopped the job because others had better early feedback.
 
     Attributes
     ----------
     feedback : float
-        Its early feedback; NaN where that is not known.
+        The job's early feedback; NaN if unknown.
     """
 
     def __init__(self, message: str, feedback: float = float("nan")) -> None:
@@ -141,11 +141,11 @@ class RpcError(EpsError):
 
 
 class PeerUnavailableError(RpcError, ConnectionError):
-    """The peer cannot be reached."""
+    """The peer is unreachable."""
 
 
 class DeadlineError(RpcError, TimeoutError):
-    """A wait ended at its deadline; the message says what it waited for."""
+    """A wait timed out; the message says what it waited for."""
 
 
 class JobNotFoundError(RpcError, LookupError):

@@ -102,11 +102,15 @@ def _check_count(name: str, value: int, least: int, most: int) -> None:
 class ClusterSpec:
     """Nodes that are alike."""
 
+    #: Simulated nodes; on YARN the nodes are those of the cluster.
     nodes: int = 4
+    #: Cores of each node.
     vcores: int = 4
+    #: Memory of each node.
     memory: str = "16GiB"
-    #: Of a worker, a server or a master.
+    #: Cores of a worker, a server or a job master.
     container_vcores: int = 1
+    #: Memory of a worker, a server or a job master.
     container_memory: str = "4GiB"
 
     def __post_init__(self) -> None:
@@ -130,8 +134,11 @@ class ClusterSpec:
 class SweepSpec:
     """How many points are tried, how they are found, and how they come."""
 
+    #: Points to try.
     trials: int = 20
+    #: Source of the points: ``tpe`` (Hyperopt), ``random`` or ``optuna``.
     algorithm: str = "tpe"
+    #: Seed of points and arrivals.
     seed: int = 0
     #: Points that are tried at once at most; 0 sets no limit.
     parallelism: int = 0
@@ -141,6 +148,7 @@ class SweepSpec:
     metric: str = "loss"
     #: Where it is not given, which only a loss allows: ``minimize``.
     direction: str = ""
+    #: Iteration at which a trial gives its early feedback.
     feedback_iteration: int = 100
     #: Jobs in the training phase; 0: as many as fit the cluster as they ask.
     threshold: int = 0

@@ -1,4 +1,4 @@
-"""Options and fixtures for all tests."""
+"""What tests need of the machine, and fixtures for all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -18,11 +18,12 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-#: Runs of a whole job that ``tests/sim`` plays where ``--seeds`` does not say otherwise.
-DEFAULT_SEEDS = 300
-#: Where the tests of whole jobs are (real processes, several at a time) -> which of them run one after the other: those
-#: on this host, and those on a real Hadoop.
-JOBS = {"tests/integration/": "host", "tests/surface/": "host", "tests/yarn/": "hadoop"}
+pytest_plugins = ("tests.tiers", "tests.summary")
+
+# As in a job's processes: products of matrices that take every core take them from the tests beside them.
+for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
 #: What tests need of the machine and skip without, joined by commas: where one of these is absent, its tests fail.
 REQUIRE = "EPS_REQUIRE"
 #: Beside the repository.
@@ -120,62 +121,6 @@ def _fail_for_want_of_extras(report: pytest.TestReport | pytest.CollectReport) -
     if "extras" in required():
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome, report.longrepr = "failed", f"extras is required by {REQUIRE}: {reason}"
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--seeds", type=int, default=DEFAULT_SEEDS, help="how many seeds the simulated jobs of tests/sim play"
-    )
-    parser.addoption(
-        "--every-kill",
-        action="store_true",
-        help="tests/integration/test_kill_in_plans.py: every victim in every phase of every plan, not a selection",
-    )
-    parser.addoption(
-        "--every-fault",
-        action="store_true",
-        help="tests/yarn: those marked every_fault as well, which take long: nodes and masters that YARN has to miss",
-    )
-    parser.addoption(
-        "--every-hadoop",
-        action="store_true",
-        help="build the plugin against every line of Hadoop, not only the oldest; rare events on a real YARN, too",
-    )
-    parser.addoption(
-        "--members", type=int, default=200, help="tests/master/test_many_members.py: how many members its job has"
-    )
-    parser.addoption(
-        "--kerberos", action="store_true", help="tests/yarn/test_secure.py: start a second Hadoop, which wants Kerberos"
-    )
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let all tests of whole jobs run one after the other on one worker; others file by file beside them.
-
-    A job's processes use every core for moments only: what computes in one process fits in between, a second job would
-    not.  Those on a real Hadoop wait for its daemons most of the time, so they are among the others, on one worker.
-    """
-    from xdist.scheduler import LoadScopeScheduling
-
-    class OneJobAtATime(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return next((lane for folder, lane in JOBS.items() if file.startswith(folder)), file)
-
-    # In the order of pytest_collection_modifyitems.
-    config.option.loadscopereorder = False
-    return OneJobAtATime(config, log)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with what takes longest where tests run side by side; leave out what is only played when asked for."""
-    if not config.getoption("--every-fault"):
-        left_out = [item for item in items if item.get_closest_marker("every_fault")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
-    if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in JOBS])
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""What ``conftest.py`` checks: leaks, and what the machine must have."""
+"""What ``conftest.py`` and its plugins do: leaks, what the machine must have, tiers, seeds, and the summary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import conftest
+from tests import conftest, summary, tiers
 from tests.conftest import KINDS, REQUIRE, children, no_leftovers, require, required
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -98,10 +98,10 @@ def test_words_that_nobody_knows_are_refused(monkeypatch: pytest.MonkeyPatch, wo
         required()
 
 
-def run_pytest(folder: Path, require: str) -> subprocess.CompletedProcess[str]:
+def run_pytest(folder: Path, require: str = "", *words: str) -> subprocess.CompletedProcess[str]:
     """Run the tests of a folder under this conftest."""
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-q", "-rs", "."]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), REQUIRE: require}
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-rfE", *words, "."]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), REQUIRE: require, tiers.SEED: "7"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
@@ -115,7 +115,7 @@ def test_a_run_fails_for_want_of_what_it_requires(tmp_path: Path) -> None:
         "def test_another_reason():\n    pytest.skip('not today')\n"
     )
     done = run_pytest(tmp_path, "")
-    assert done.returncode == 0 and "4 skipped" in done.stdout and "java: no compiler" in done.stdout
+    assert done.returncode == 0 and "4 skipped" in done.stdout and "1 java: no compiler" in done.stdout
     done = run_pytest(tmp_path, "java")
     assert done.returncode == 1 and "1 failed, 3 skipped" in done.stdout
     done = run_pytest(tmp_path, "extras")
@@ -125,3 +125,47 @@ def test_a_run_fails_for_want_of_what_it_requires(tmp_path: Path) -> None:
     done = run_pytest(tmp_path, "extras")
     assert done.returncode == 1 and "1 failed, 2 skipped" in done.stdout and "it is not installed" in done.stdout
     assert run_pytest(tmp_path, "jva").returncode == pytest.ExitCode.USAGE_ERROR
+
+
+def test_a_tier_plays_what_is_marked_for_it_and_what_is_below(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = tier(name): from which on\n")
+    (tmp_path / "test_a.py").write_text(
+        "import pytest\n"
+        "def test_one(): pass\n"
+        "@pytest.mark.tier('gate')\ndef test_two(): pass\n"
+        "@pytest.mark.tier('all')\ndef test_three(): pass\n"
+    )
+    for tier, said in (("fast", "1 passed, 2 deselected"), ("gate", "2 passed, 1 deselected"), ("all", "3 passed")):
+        done = run_pytest(tmp_path, "", "--tier", tier)
+        assert said in done.stdout and f"tier {tier}, seed 7" in done.stdout, done.stdout
+
+
+def test_a_run_that_is_longer_than_its_budget_fails_only_where_that_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_a.py").write_text("def test_one(): pass\n")
+    assert run_pytest(tmp_path, "", "--budget", "0").returncode == 1
+    done = run_pytest(tmp_path, "", "--budget", "600")
+    assert done.returncode == 0 and "seconds of each folder" in done.stdout
+
+
+def test_each_folder_of_tests_has_a_budget_and_what_the_tiers_name_is_there() -> None:
+    files = (ROOT / "tests").rglob("test_*.py")
+    assert {summary.folder_of(str(path.relative_to(ROOT))) for path in files} == set(summary.budgets())
+    drawn = [name for names, _ in tiers.DRAWN for name in names]
+    for name in (*tiers.NOT_FAST, *tiers.ON_HADOOP, *tiers.LANES, *drawn):
+        path, _, test = name.partition("::")
+        assert (ROOT / path).exists() and test in ((ROOT / path).read_text() if test else ""), name
+
+
+def test_a_sample_is_the_seeds_and_a_seed_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(tiers.SEED, "12")
+    assert tiers.seed_of_run() == 12
+    samples = []
+    for seed in range(50):
+        monkeypatch.setenv(tiers.SEED, str(seed))
+        samples.append(tuple(tiers.sample(range(9), 3)))
+    assert {case for sample in samples for case in sample} == set(range(9))
+    assert all(sample == tuple(sorted(sample)) for sample in samples) and tiers.sample("ab", 3) == ["a", "b"]
+    monkeypatch.setenv(tiers.SEED, "x")
+    with pytest.raises(pytest.UsageError, match=tiers.SEED):
+        tiers.seed_of_run()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.yarn import native
+from benchmarks.yarn import feedback, native
 from benchmarks.yarn.native import Trial, bars_of, cluster_settings, summary_of, worst_of
 from eps.cluster.devcluster.settings import ClusterSettings
 
@@ -79,3 +79,17 @@ def test_case_that_there_is_not_is_refused() -> None:
     assert native._cases("plugin") == ("plugin",)
     with pytest.raises(argparse.ArgumentTypeError, match="static, plugin"):
         native._cases("plugin,other")
+
+
+def test_feedback_counts_from_when_containers_are_free() -> None:
+    waited = {"started_s": 20.0, "first_iteration_s": 22.0, "arrived_s": 1.0, "early_feedback_s": 21.5}
+    first = {"started_s": 1.5, "first_iteration_s": 4.0, "arrived_s": 1.0, "early_feedback_s": 3.25}
+    never = {"started_s": None, "first_iteration_s": None, "arrived_s": 1.0, "early_feedback_s": None}
+    trials = [{"job_id": name, **each} for name, each in (("c", waited), ("a", first), ("b", never))]
+    waits = feedback.waits_of({"trials": trials})
+    assert [(each["job_id"], each["to_first_iteration_s"], each["to_feedback_s"]) for each in waits] == [
+        ("a", 2.5, 2.75),
+        ("c", 2.0, 2.5),
+    ]
+    summary = feedback.summary_of(waits)
+    assert summary["all"]["to_feedback_s"]["max"] == 2.75 and summary["later"]["to_feedback_s"]["values"] == [2.5]

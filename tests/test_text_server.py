@@ -189,7 +189,8 @@ STATUS: dict[str, Any] = {"name": "mine"}
 
 
 def proxied(viewer: str | None) -> ProxiedServer:
-    return ProxiedServer("127.0.0.1", {"/status.json": lambda: Text("application/json", json.dumps(STATUS))}, viewer)
+    pages = {"/status.json": lambda: Text("application/json", json.dumps(STATUS))}
+    return ProxiedServer("127.0.0.1", pages, viewer, lambda user: user == "bob")
 
 
 def path_of(server: ProxiedServer) -> str:
@@ -223,6 +224,7 @@ def test_a_jobs_page_is_behind_the_secret_with_all_that_belongs_to_it() -> None:
         ("ada", "proxy-user=ada", 200),
         ("ada", "a=b; proxy-user=ada", 200),
         ("ada@B C", "proxy-user=ada%40B+C", 200),
+        ("ada", "proxy-user=bob", 200),
         ("ada", "proxy-user=eve", 403),
         ("ada", "proxy-user=", 403),
         ("ada", "proxy-user", 403),
@@ -230,11 +232,14 @@ def test_a_jobs_page_is_behind_the_secret_with_all_that_belongs_to_it() -> None:
         ("ada", "", 403),
         ("", "proxy-user=", 403),
         ("", "proxy-user=ada", 403),
+        ("", "proxy-user=bob", 403),
         (None, "proxy-user=dr.who", 200),
         (None, "", 200),
     ],
 )
-def test_where_yarn_knows_who_asks_a_page_is_for_its_owner(viewer: str | None, cookie: str, status: int) -> None:
+def test_where_yarn_knows_who_asks_a_page_is_for_owner_and_viewers(
+    viewer: str | None, cookie: str, status: int
+) -> None:
     server = proxied(viewer)
     try:
         assert status_of(server.port, path_of(server) + "status.json", Cookie=cookie) == status

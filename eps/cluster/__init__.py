@@ -1,1 +1,1 @@
-"""Where containers come from: one interface, one contract suite (``tests/contract``), several backends."""
+"""Resource backends, which provide containers: one interface, one contract suite (``tests/contract``)."""

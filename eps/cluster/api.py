@@ -1,4 +1,4 @@
-"""What the job master asks of any resource backend.
+"""The interface between the job master and any resource backend.
 
 The life of a request, the same for every backend::
 
@@ -8,8 +8,8 @@ The life of a request, the same for every backend::
 
 Every request ends in exactly one :class:`Exited`, and no event about a container follows it.
 
-Source: AgileML/Proteus §3.3 (evictions are announced); the shape of the interface follows YARN's allocate heartbeat:
-``poll`` returns what has happened since, in order.
+Source: AgileML/Proteus §3.3 (evictions are announced).  The shape of the interface follows YARN's allocate heartbeat:
+``poll`` returns the events since the last call, in order.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from eps.errors import ConfigError
 
 @dataclass(frozen=True)
 class ContainerRequest:
-    """One container that a job wants."""
+    """A request of a job for one container."""
 
-    #: Chosen by the job master; never used again within a job.
+    #: Chosen by the job master; never reused within a job.
     container_id: str
     #: ``worker`` or ``server``.
     role: str
@@ -42,7 +42,7 @@ class ContainerRequest:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """The resource manager granted the container; its process is not up yet."""
+    """The resource manager granted the container; its process has not started yet."""
 
     container_id: str
 
@@ -52,21 +52,21 @@ class Running:
     """The container's process was started."""
 
     container_id: str
-    #: Of its process on ``host``; a backend that is not told gives a number of the container's own, above 0.
+    #: Process id on ``host``.  A backend that does not know it gives a positive number, unique per container.
     pid: int
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The container is gone."""
+    """The container has ended."""
 
     container_id: str
-    #: Exit code of its process; None where a signal ended it or there never was one.
+    #: Exit code of its process; None if a signal ended it or it never started.
     code: int | None
-    #: How it ended, as words after the container's name: ``exited with code 1``, ``was withdrawn``.
+    #: How it ended, to follow the container's name: ``exited with code 1``, ``was withdrawn``.
     reason: str
-    #: The cluster took or lost it: its process has done nothing to end.
+    #: The cluster preempted or lost the container: not the fault of its process.
     taken: bool = False
 
 
@@ -77,18 +77,18 @@ class EvictionWarning:
     container_id: str
     #: Seconds from now.
     deadline_s: float
-    #: As words after the container's name, where it is known: ``is preempted``.
+    #: Why, to follow the container's name; empty if unknown: ``is preempted``.
     reason: str = ""
-    #: Another job is to get its resources.
+    #: Its resources go to another job.
     for_others: bool = False
 
 
 ContainerEvent = Allocated | Running | Exited | EvictionWarning
 
-#: What a job master beats that does not know yet how far its job is.
+#: Progress in the heartbeat of a master that does not know its job's progress yet.
 NO_NEWS = -1
 
-#: Reason of the ``Exited`` of a request that was taken back before it was granted.
+#: Reason in the ``Exited`` of a request that was withdrawn before it was granted.
 WITHDRAWN = "was withdrawn"
 
 
@@ -99,48 +99,48 @@ class ResourceManager(Protocol):
     """
 
     def adopt(self, known: Mapping[str, int]) -> Mapping[str, int]:
-        """Take over the containers that the job master before has launched; to be called once, before all else.
+        """Take over the containers of the previous job master; call it once, before anything else.
 
-        They are released, warned of and exit like others; there is no other event about them.
+        They are released, warned about and reported as exited like others; no ``Allocated`` or ``Running`` comes for
+        them.
 
         Parameters
         ----------
         known : mapping
-            Containers that the job has seen running -> pid, as its log has them; a backend that finds its containers by
-            other means ignores it.
+            Containers that ran according to the job's log -> pid.  Backends that can list their containers ignore it.
 
         Returns
         -------
         mapping
-            Those that run -> pid.
+            Running containers -> pid.
         """
 
     def request(self, request: ContainerRequest) -> None:
-        """Ask for a container; it may be granted at once, later, or never.
+        """Request a container; it may be granted at once, later, or never.
 
         Raises
         ------
         ResourceError
-            The container id has been used before, or the manager is closed.
+            The container id was used before, or the manager is closed.
         """
 
     def withdraw(self, container_id: str) -> bool:
-        """Take a request back that has not been granted; return whether that was so.
+        """Withdraw a request that is not granted yet; return whether it was withdrawn.
 
-        A granted, ended or unknown container is left as it is.
+        Has no effect on a granted, ended or unknown container.
         """
 
     def release(self, container_id: str) -> None:
-        """Give a container back: end its process, or withdraw the request.
+        """Release a container: end its process, or withdraw the request.
 
-        Harmless for one that has ended or is unknown: a release and an exit may cross.
+        No effect on a container that has ended or is unknown: a release and an exit may cross.
         """
 
     def kill(self, container_id: str) -> None:
-        """End a container's process at once, with SIGKILL; harmless for one that is not running."""
+        """Send SIGKILL to a container's process; no effect if it is not running."""
 
     def poll(self) -> list[ContainerEvent]:
-        """Return what has happened since the last call, in order; never blocks.
+        """Return the events since the last call, in order; never blocks.
 
         Raises
         ------
@@ -149,36 +149,37 @@ class ResourceManager(Protocol):
         """
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until :meth:`poll` has something to say; return False at the timeout."""
+        """Block until :meth:`poll` has events; return False at the timeout."""
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable while :meth:`poll` has something to say."""
+        """Return a descriptor that is readable while :meth:`poll` has events."""
 
     def beat(self, changes: int, patience_s: float = 0.0, *, clock: int = NO_NEWS) -> None:
-        """Send a heartbeat of the job master to what restarts it after a crash.
+        """Send a heartbeat of the job master to the process that restarts it after a crash.
 
         Parameters
         ----------
         changes : int
-            A number that changes as the job gets further, and says nothing else; :data:`NO_NEWS`, or below, where that
-            is not known yet.
+            Changes whenever the job makes progress; the value itself has no meaning.  :data:`NO_NEWS` or less: not
+            known yet.
         patience_s : float, seconds
-            The next beat may take this long, where that is more than usual.
+            How long the next heartbeat may take, if longer than usual.
         clock : int
-            Clocks that the job has completed; a backend that shows how far a job is takes it.
+            Completed clocks of the job, for backends that show progress.
         """
 
     def room(self) -> Mapping[str, int]:
-        """Return how many containers of a role fit into the resources that no other job seems to want.
+        """Return how many more containers of each role fit into capacity that no other job requests.
 
-        Role -> containers, if no other were asked for; a role that is not in it has none, as where nothing is known.
+        Role -> containers, assuming that only this role is requested.  A missing role has none, also if nothing is
+        known.
         """
 
     def silent_s(self) -> float:
-        """Return for how long the resource manager has not listened, in seconds; 0.0 where it does."""
+        """Return for how many seconds the resource manager has not responded; 0.0 while it responds."""
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
-        """Say that the job has ended, as the master's last act: every container that is left is ended.
+        """Report the end of the job and end all its containers; the last act of the job master.
 
         Parameters
         ----------
@@ -187,8 +188,8 @@ class ResourceManager(Protocol):
         state : str
             ``finished``, ``failed`` or ``killed``.
         reason : str
-            A sentence that says why the job ended.
+            Why the job ended, as a sentence.
         """
 
     def close(self) -> None:
-        """Disconnect from the resource manager; harmless when repeated.  Containers are left as they are."""
+        """Disconnect from the resource manager; containers keep running.  Idempotent."""

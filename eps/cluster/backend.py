@@ -1,4 +1,4 @@
-"""What backends share: what wakes a thread that waits for them, a base beside a supervisor, a ledger of containers."""
+"""Parts that backends share: a wakeup descriptor, a base class beside a supervisor, a ledger of containers."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from eps.errors import ConfigError, ResourceError
 class Wakeup:
     """A descriptor that is readable from :meth:`notify` to :meth:`clear`, or while one of ``others`` is.
 
-    One thread may wait while others notify.  Neither may be called after :meth:`close`.
+    One thread may wait while others notify.  Call neither after :meth:`close`.
 
     Parameters
     ----------
     others : int
-        Descriptors that bring news by themselves.
+        Further descriptors to wait for.
     """
 
     def __init__(self, *others: int) -> None:
@@ -42,23 +42,23 @@ class Wakeup:
             self._ready.register(fd, select.EPOLLIN)
 
     def notify(self) -> None:
-        """Let :meth:`wait` return, now and until :meth:`clear`."""
+        """Make :meth:`wait` return, now and until :meth:`clear`."""
         os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
-        """Let :meth:`wait` block again; harmless where it does."""
+        """Make :meth:`wait` block again.  Idempotent."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._fd)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until there is news; return False at the timeout.
+        """Block until :meth:`notify` was called or a descriptor is readable; return False at the timeout.
 
-        Give a timeout where another thread may close this object: closing does not wake a wait.
+        Set a timeout if another thread may close this object: closing does not wake a wait.
 
         Raises
         ------
         ResourceError
-            It is closed.
+            This object is closed.
         """
         try:
             return bool(self._ready.poll(timeout_s))
@@ -66,11 +66,11 @@ class Wakeup:
             raise ResourceError("the resource manager is closed") from None
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable while there is news."""
+        """Return a descriptor that is readable while :meth:`wait` would return at once."""
         return self._ready.fileno()
 
     def close(self) -> None:
-        """Give the descriptors back; harmless when repeated."""
+        """Close the descriptors.  Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._ready.close()
@@ -78,14 +78,14 @@ class Wakeup:
 
 
 class Waitable:
-    """A resource manager that a thread can wait for: by its wakeup descriptor."""
+    """A resource manager whose events a thread can wait for."""
 
     _wakeup: Wakeup
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until :meth:`poll` has something to say; return False at the timeout.
+        """Block until :meth:`poll` has events; return False at the timeout.
 
-        Give a timeout where another thread may close this object: closing does not wake a wait.
+        Set a timeout if another thread may close this object: closing does not wake a wait.
 
         Raises
         ------
@@ -95,43 +95,43 @@ class Waitable:
         return self._wakeup.wait(timeout_s)
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable while :meth:`poll` has something to say."""
+        """Return a descriptor that is readable while :meth:`poll` has events."""
         return self._wakeup.fileno()
 
 
 class SupervisedManager(Waitable, ABC):
-    """The part of a :class:`~eps.cluster.api.ResourceManager` that polls, and passes beats on to the supervisor.
+    """The part of a :class:`~eps.cluster.api.ResourceManager` that polls and forwards heartbeats to the supervisor.
 
     Parameters
     ----------
     lock : context manager
-        Held while the backend's state is read or changed.
+        Guards the backend's state.
     supervisor : ResourceManager, optional
-        Gets the beats, and how the job ended; not closed with this object.
+        Receives the heartbeats and the end of the job; not closed with this object.
     adopted : mapping
-        Containers that run already -> pid.
+        Containers that already run -> pid.
     """
 
     def __init__(
         self, lock: AbstractContextManager[object], supervisor: ResourceManager | None, adopted: Mapping[str, int]
     ) -> None:
         self._lock, self._supervisor, self._adopted = lock, supervisor, adopted
-        #: Why there will be no more containers.
+        #: Why no more containers can come; empty while they can.
         self._gone = ""
         self._closed = threading.Event()
         self._wakeup = Wakeup(*([] if supervisor is None else [supervisor.fileno()]))
 
     def adopt(self, known: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the containers of the job master before; their holder has told them."""
+        """Return the containers of the previous job master; the backend has listed them already."""
         return self._adopted
 
     def poll(self) -> list[ContainerEvent]:
-        """Return what has happened since the last call, in order.
+        """Return the events since the last call, in order.
 
         Raises
         ------
         ResourceError
-            The holder of the containers, or the supervisor, is gone, and all earlier events have been returned.
+            The backend or the supervisor is gone, and all earlier events were returned.
         """
         with self._lock:
             self._check_open()
@@ -149,24 +149,27 @@ class SupervisedManager(Waitable, ABC):
         return events
 
     def beat(self, changes: int, patience_s: float = 0.0, *, clock: int = NO_NEWS) -> None:
-        """Tell the supervisor that the job master lives; see :class:`~eps.cluster.api.ResourceManager`."""
+        """Forward the heartbeat to the supervisor; see :class:`~eps.cluster.api.ResourceManager`."""
         if self._supervisor is not None:
             self._supervisor.beat(changes, patience_s)
 
     def silent_s(self) -> float:
-        """Return for how long the holder of the containers, or the supervisor, has been silent, in seconds; or 0.0."""
+        """Return how long the backend or the supervisor, whichever is longer, has not responded, in seconds.
+
+        0.0 while both respond.
+        """
         silent_s = self._source_silent_s()
         return silent_s if self._supervisor is None else max(silent_s, self._supervisor.silent_s())
 
     @abstractmethod
     def _source_silent_s(self) -> float:
-        """Return for how long the holder of the containers has been silent, in seconds; 0.0 where it answers."""
+        """Return for how many seconds the backend has not responded; 0.0 while it responds."""
 
     # ---- with the lock held
 
     @abstractmethod
     def _take_events(self) -> list[ContainerEvent]:
-        """Return what has happened since the last call."""
+        """Return the events since the last call."""
 
     def _check_open(self) -> None:
         if self._closed.is_set():
@@ -174,7 +177,7 @@ class SupervisedManager(Waitable, ABC):
 
 
 class Phase(Enum):
-    """Where in its life a container is; see :mod:`eps.cluster.api`."""
+    """A container's phase; see :mod:`eps.cluster.api`."""
 
     WAITING = auto()
     LAUNCHING = auto()
@@ -183,19 +186,19 @@ class Phase(Enum):
 
 
 class ContainerLedger:
-    """The containers of one job, for a backend that grants them itself, oldest request first.
+    """The containers of one job, for a backend that grants requests itself, oldest first.
 
     Parameters
     ----------
     max_containers : int
-        Containers that may be there at once; a request beyond it waits for the end of another.  0 sets no limit.
+        Maximum number of concurrent containers; further requests wait for one to end.  0 sets no limit.
     adopted : iterable of str, optional
-        Containers that run already.
+        Containers that already run.
 
     Attributes
     ----------
     events : list of ContainerEvent
-        What has happened and was not taken, in order.
+        Events that :meth:`take_events` has not returned yet, in order.
 
     Raises
     ------
@@ -213,7 +216,7 @@ class ContainerLedger:
         self._num_there = len(self._phases)
 
     def phase(self, container_id: str) -> Phase | None:
-        """Return where a container is; None for one that was never requested."""
+        """Return the phase of a container; None if it was never requested."""
         return self._phases.get(container_id)
 
     def is_there(self, container_id: str) -> bool:
@@ -225,12 +228,12 @@ class ContainerLedger:
         return [container_id for container_id in self._phases if self.is_there(container_id)]
 
     def request(self, request: ContainerRequest) -> list[ContainerRequest]:
-        """Take a request in; return what is granted now and must be launched.
+        """Add a request; return the requests that are granted now, to be launched.
 
         Raises
         ------
         ResourceError
-            The container id has been used before.
+            The container id was used before.
         """
         if request.container_id in self._phases:
             raise ResourceError(f"{request.container_id} was requested before: a container id is used once")
@@ -239,7 +242,7 @@ class ContainerLedger:
         return self._grant()
 
     def withdraw(self, container_id: str) -> bool:
-        """Take a request back that waits; return whether that was so."""
+        """Withdraw a waiting request; return whether it was withdrawn."""
         if self._phases.get(container_id) is not Phase.WAITING:
             return False
         self._waiting = deque(request for request in self._waiting if request.container_id != container_id)
@@ -248,13 +251,13 @@ class ContainerLedger:
         return True
 
     def on_running(self, container_id: str, pid: int, host: str) -> None:
-        """Note that a container that was launched runs; nothing where it has ended meanwhile."""
+        """Record that a launched container runs; no effect if it has ended meanwhile."""
         if self._phases.get(container_id) is Phase.LAUNCHING:
             self._phases[container_id] = Phase.RUNNING
             self.events.append(Running(container_id, pid, host))
 
     def on_end(self, container_id: str, code: int | None, reason: str, taken: bool = False) -> list[ContainerRequest]:
-        """Note that a container is gone, once; return what is granted in its place and must be launched."""
+        """Record the end of a container, once; return the requests that are granted in its place, to be launched."""
         if not self.is_there(container_id):
             return []
         self._phases[container_id] = Phase.ENDED
@@ -263,7 +266,7 @@ class ContainerLedger:
         return self._grant()
 
     def take_events(self) -> list[ContainerEvent]:
-        """Return what has happened since the last call."""
+        """Return the events since the last call."""
         events, self.events = self.events, []
         return events
 

@@ -1,6 +1,6 @@
-"""Which backend a job's containers come from, by its settings.
+"""The choice of a job's resource backend, by its settings.
 
-Every backend but the local one is imported only where it is chosen: its packages are extras.
+Only the chosen backend is imported, since backends other than the local one need optional packages.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from eps.storage.locations import Location
 
 
 def check_backend(spec: JobSpec) -> None:
-    """Refuse settings whose containers cannot be had from this machine, before anything is made for the job.
+    """Refuse settings whose backend cannot work on this machine, before anything is created for the job.
 
     Raises
     ------
     ConfigError
-        A package is missing, or the image is.
+        A package or the Docker image is missing.
     ResourceError
-        The Docker engine does not answer.
+        The Docker engine does not respond.
     """
     if spec.on == "docker":
         from eps.cluster.docker.engine import DockerEngine
@@ -39,27 +39,28 @@ def check_backend(spec: JobSpec) -> None:
 def open_resources(
     spec: JobSpec, dataset_dir: Location, job: JobDir, supervisor: ResourceManager, entry_points: Mapping[str, str]
 ) -> ResourceManager:
-    """Return where the containers of a job come from, for a job master that ``supervisor`` has forked.
+    """Return the resource manager of a job, for a job master that ``supervisor`` has forked.
 
-    A job on YARN has such a master where it shares its application with others.
+    Such a master of a job on YARN shares its application with other jobs.
 
     Parameters
     ----------
     spec : JobSpec
     dataset_dir : Location
-        Of the prepared data.
+        The prepared data.
     job : JobDir
     supervisor : ResourceManager
-        Containers that are processes of this host; where others are asked for, it only hears of the job master.
+        Provides containers as processes of this host.  With another backend it only receives the heartbeats and the end
+        of the job.
     entry_points : mapping
-        Role -> ``module:function``: what a container of a runtime is to run.
+        Role -> ``module:function``: the function that a container of that role runs.
 
     Raises
     ------
     ConfigError
         A package is missing.
     ResourceError
-        The Docker engine does not answer, or the broker of the application's containers.
+        The Docker engine or the application's container broker does not respond.
     StorageError
         The job's token cannot be read.
     """
@@ -68,13 +69,15 @@ def open_resources(
 
         note = job.record().yarn.broker
         if note is None:
-            raise ConfigError(f"{job.path}: the job has no application: its master is no process of this host")
+            raise ConfigError(
+                f"{job.path}: the job has no YARN application with a broker, so its master cannot run on this host"
+            )
         return open_brokered(note, job, supervisor)
     if spec.on == "docker":
         from eps.cluster.docker.container import DockerSettings
         from eps.cluster.docker.resources import open_docker
 
-        # Data on HDFS needs no mount, but what says where HDFS is.
+        # Data on HDFS needs no mount, but Hadoop's configuration does.
         conf_dir = os.environ.get("HADOOP_CONF_DIR", "")
         wanted = [dataset_dir, *([Path(conf_dir).absolute()] if conf_dir else [])]
         settings = DockerSettings(

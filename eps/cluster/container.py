@@ -1,21 +1,22 @@
 """``python -m eps.cluster.container``: one process of a job, in a container that no supervisor forked.
 
-A container runtime (Docker, YARN) starts it; the environment says what it is:
+A container runtime (Docker, YARN) starts it and configures it by environment variables:
 
 ======================  ===============================================================
 ``EPS_ROLE``            one that an ``--entry`` names: ``worker``, ``server`` or ``master``
-``EPS_CONTAINER_ID``    by which the job master knows the container
+``EPS_CONTAINER_ID``    the container's id, by which the job master knows it
 ``EPS_JOB_DIR``         the job's directory as this container sees it; absolute
-``EPS_MASTER_ADDRESS``  ``host:port`` of the job master's control plane, or ``unix:NAME`` on its host; a master
-                        needs none
-``EPS_HOST``            by which the job's other processes reach this one; default ``127.0.0.1``
-``EPS_TIED``            not empty: this process ends when the job's lock is released,
-                        which must be on this host
+``EPS_MASTER_ADDRESS``  ``host:port`` of the job master's control plane, or ``unix:NAME`` on its host; not needed
+                        by a master
+``EPS_HOST``            name or address under which the job's other processes reach this one;
+                        default ``127.0.0.1``
+``EPS_TIED``            if not empty, this process ends when the job's lock is released;
+                        the lock must be on this host
 ======================  ===============================================================
 
-Nothing secret is among them: the job's secrets are files of its directory.  The process has the exit codes of one that
-the supervisor forked; :data:`CANNOT_START` says that the environment is not as above.  As process 1 of a container it
-needs an init in front of it, for the kernel spares a process 1 the default action of SIGTERM.
+None of them is secret: the job's secrets are files in its directory.  The exit codes are those of a process that the
+supervisor forked; :data:`CANNOT_START` says that the environment is invalid.  As process 1 of a container it needs an
+init in front of it, since the kernel does not apply the default action of SIGTERM to process 1.
 """
 
 from __future__ import annotations
@@ -50,28 +51,28 @@ from eps.core.types import Address
 from eps.errors import ConfigError
 from eps.storage.jobdir import JobDir
 
-#: Exit code of a process that is not told what it must know.
+#: Exit code if the environment is invalid.
 CANNOT_START = 2
-#: A runtime may have had them ignored or blocked.
+#: A runtime may have ignored or blocked these signals.
 _RESET_SIGNALS = (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}", re.ASCII)
 
 
 def context_of(environ: Mapping[str, str], roles: Collection[str]) -> ContainerContext:
-    """Return what the environment of a container says.
+    """Return the context that the environment of a container describes.
 
     Parameters
     ----------
     environ : mapping
-        See the module.
+        Variables as the module lists them.
     roles : collection of str
-        What a process of the job can be: the roles that have an entry function.
+        Roles that have an entry function.
 
     Raises
     ------
     ConfigError
-        Something is missing, or cannot be; the message names the variable, its value and the rule.
+        A variable is missing or invalid; the message names the variable, its value and the rule.
     """
     role = _value(environ, ROLE)
     if role not in roles:
@@ -89,7 +90,7 @@ def context_of(environ: Mapping[str, str], roles: Collection[str]) -> ContainerC
         raise ConfigError(f"{JOB_DIR} is {str(job.path)!r}, but there is no such directory in this container")
     host = environ.get(HOST) or ContainerContext.host
     if not _HOST.fullmatch(host):
-        raise ConfigError(f"{HOST} is {host!r}, but must be the name or the address of a machine")
+        raise ConfigError(f"{HOST} is {host!r}, but must be a host name or address")
     return ContainerContext(
         job_dir=job.path,
         role=role,
@@ -102,14 +103,14 @@ def context_of(environ: Mapping[str, str], roles: Collection[str]) -> ContainerC
 
 
 def end_with(job: JobDir, scratch: Path) -> None:
-    """End this process as soon as the job's lock is released: its supervisor has ended.
+    """End this process as soon as the job's lock is released, that is, when its supervisor has ended.
 
-    It removes its scratch space: the process that would remove it has ended, or did so while files were still written.
+    This process also removes its scratch directory: the supervisor, which normally does, is gone.
 
     Raises
     ------
     ConfigError
-        The job has no lock.
+        The job has no lock file.
     """
     try:
         fd = os.open(job.lock, os.O_RDONLY | os.O_CLOEXEC)
@@ -117,9 +118,9 @@ def end_with(job: JobDir, scratch: Path) -> None:
         raise ConfigError(f"{TIED} is set, but {job.lock} cannot be opened: {error.strerror}") from None
 
     def watch() -> None:
-        # Blocks while another process holds it exclusively.
+        # Blocks while the supervisor holds the lock exclusively.
         fcntl.flock(fd, fcntl.LOCK_SH)
-        # The run that takes the lock next may have a container of the same name.
+        # The next run of the job may have a container of the same name.
         gone = scratch.with_name(f".{scratch.name}-{os.getpid()}")
         with suppress(OSError):
             scratch.rename(gone)
@@ -148,12 +149,12 @@ def _address(text: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the container's process, which ends within; return only where it cannot be started."""
+    """Run the container's process; return only if it cannot start."""
     parser = argparse.ArgumentParser(prog="python -m eps.cluster.container", description="Run one process of a job.")
     parser.add_argument("--entry", action="append", default=[], metavar="ROLE=MODULE:FUNCTION", help="what a role runs")
     arguments = parser.parse_args(argv)
     entry_points = dict(text.split("=", 1) for text in arguments.entry)
-    # Before anything imports NumPy or gRPC.
+    # Must come before anything imports NumPy or gRPC.
     prepare_environment(os.environ)
     buffer_lines()
     try:

@@ -1,4 +1,4 @@
-"""Containers that are processes of this host, forked by the job's supervisor.
+"""Containers as processes of this host, forked by the job's supervisor.
 
 Memory and cores of a request are not enforced: the processes share the host.
 """
@@ -36,21 +36,21 @@ from eps.cluster.supervisor.state import (
 from eps.errors import ResourceError
 
 HOST = "localhost"
-#: A supervisor that leaves so much unread gets no further beats.
+#: With more unread bytes in the channel, the supervisor gets no further heartbeats.
 MOST_UNREAD_BYTES = 16 << 10
 
 
 class LocalResourceManager(Waitable):
-    """The supervisor's channel as a :class:`~eps.cluster.api.ResourceManager`.
+    """A :class:`~eps.cluster.api.ResourceManager` over the channel to the supervisor.
 
     Parameters
     ----------
     supervisor_fd : int
         Descriptor of the channel, as the job master inherits it; closed with this object.
     max_containers : int
-        Containers that may be there at once; a request beyond it waits for the end of another.  0 sets no limit.
+        Maximum number of concurrent containers; further requests wait for one to end.  0 sets no limit.
     adopted : mapping, optional
-        Containers that run already -> pid: those of the job master before this one.
+        Containers of the previous job master that still run -> pid.
 
     Raises
     ------
@@ -64,33 +64,33 @@ class LocalResourceManager(Waitable):
         os.set_inheritable(self._channel.fileno(), False)
         self._lock = threading.Lock()
         self._adopted: Mapping[str, int] = dict(adopted or {})
-        #: Rung when something has happened on this side of the channel.
+        #: Notified when this side of the channel has events.
         self._wakeup = Wakeup(self._channel.fileno())
         self._gone = False
         self._closed = False
-        #: When all that had been said was read, as far as it is known.
+        #: When the channel was last seen without unread bytes.
         self._read_s = time.monotonic()
 
     def adopt(self, known: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the containers of the job master before; the supervisor has them."""
+        """Return the containers of the previous job master; the supervisor has listed them already."""
         return self._adopted
 
     def request(self, request: ContainerRequest) -> None:
-        """Ask for a container; see :class:`~eps.cluster.api.ResourceManager`."""
+        """Request a container; see :class:`~eps.cluster.api.ResourceManager`."""
         with self._lock:
             self._check_open()
-            # Before anything is noted: a request that cannot be said has not been made.
+            # Encode before recording: a request that cannot be encoded must leave no trace.
             encode(_launch_of(request))
             self._launch(self._ledger.request(request))
             self._wake()
 
     def withdraw(self, container_id: str) -> bool:
-        """Take a request back that has not been granted; return whether that was so."""
+        """Withdraw a request that is not granted yet; return whether it was withdrawn."""
         with self._lock:
             return self._withdraw(container_id)
 
     def release(self, container_id: str) -> None:
-        """Give a container back by id; harmless for one that has ended or is unknown."""
+        """Release a container; no effect if it has ended or is unknown."""
         with self._lock:
             if self._withdraw(container_id) or self._closed:
                 return
@@ -98,18 +98,18 @@ class LocalResourceManager(Waitable):
                 self._send(KillProcess(container_id, signals.SIGTERM))
 
     def kill(self, container_id: str, signal: int = signals.SIGKILL) -> None:
-        """Send a container's process a signal, as failures do; harmless for one that is not running."""
+        """Send a signal to a container's process, to simulate failures; no effect if it is not running."""
         with self._lock:
             if not self._closed and self._ledger.is_there(container_id):
                 self._send(KillProcess(container_id, signal))
 
     def poll(self) -> list[ContainerEvent]:
-        """Return what has happened since the last call, in order.
+        """Return the events since the last call, in order.
 
         Raises
         ------
         ResourceError
-            The supervisor is gone, and everything that it said before has been returned.
+            The supervisor is gone, and all its earlier events were returned.
         """
         with self._lock:
             self._check_open()
@@ -117,22 +117,22 @@ class LocalResourceManager(Waitable):
             events = self._ledger.take_events()
             self._wakeup.clear()
             if self._gone and not events:
-                raise ResourceError("the supervisor is gone: its channel is closed")
+                raise ResourceError("the supervisor exited: its channel is closed")
             return events
 
     def beat(self, changes: int, patience_s: float = 0.0, *, clock: int = NO_NEWS) -> None:
-        """Tell the supervisor that the job master lives; see :class:`~eps.cluster.api.ResourceManager`."""
+        """Send a heartbeat to the supervisor; see :class:`~eps.cluster.api.ResourceManager`."""
         with self._lock:
-            # One that hangs for long would have this process hang with it.
+            # A full channel to a hanging supervisor would block this process too.
             if not self._closed and self._unread_bytes() <= MOST_UNREAD_BYTES:
                 self._send(Beat(changes, patience_s))
 
     def room(self) -> Mapping[str, int]:
-        """Return nothing: no other job waits for containers of this one."""
+        """Return an empty mapping: no other job competes for these containers."""
         return {}
 
     def silent_s(self) -> float:
-        """Return for how long the supervisor has left something unread, in seconds; 0.0 where it reads all."""
+        """Return for how many seconds the supervisor has left messages unread; 0.0 if it has read all."""
         with self._lock:
             now_s = time.monotonic()
             if self._closed or self._gone or self._unread_bytes() == 0:
@@ -140,13 +140,13 @@ class LocalResourceManager(Waitable):
             return now_s - self._read_s
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
-        """Have the supervisor end every process, note how the job ended, and exit with ``exit_code``."""
+        """Make the supervisor end every process, record how the job ended, and exit with ``exit_code``."""
         with self._lock:
             self._check_open()
             self._send(JobDone(exit_code, state, reason[:4096]))
 
     def close(self) -> None:
-        """Close the channel; harmless when repeated."""
+        """Close the channel.  Idempotent."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -161,7 +161,7 @@ class LocalResourceManager(Waitable):
 
     def _unread_bytes(self) -> int:
         found = array.array("i", [0])
-        # SIOCOUTQ, which has this number under this name: of a Unix socket, what the peer has not read.
+        # TIOCOUTQ has the number of SIOCOUTQ: on a Unix socket, the bytes that the peer has not read.
         fcntl.ioctl(self._channel.fileno(), termios.TIOCOUTQ, found)
         return found[0]
 
@@ -176,16 +176,16 @@ class LocalResourceManager(Waitable):
             self._send(_launch_of(request))
 
     def _wake(self) -> None:
-        """Let :meth:`wait` return where something has happened."""
+        """Make :meth:`wait` return if there are events."""
         if self._ledger.events and not self._closed:
             self._wakeup.notify()
 
     def _send(self, request: Request) -> None:
         try:
-            # Blocks if the supervisor lags; it always reads, so not for long.
+            # Blocks if the supervisor lags, but not for long: it always reads.
             self._channel.send(encode(request))
         except OSError:
-            # Said once, by ``poll``.
+            # ``poll`` reports it.
             self._gone = True
 
     def _read(self) -> None:
@@ -195,7 +195,7 @@ class LocalResourceManager(Waitable):
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                # The supervisor ended without reading everything; what it said before comes next.
+                # The supervisor ended with unread messages; the ones that it sent before come next.
                 continue
             if not packet:
                 self._gone = True
@@ -209,7 +209,7 @@ class LocalResourceManager(Waitable):
             case ProcessExited(container_id, code, signal):
                 self._launch(self._ledger.on_end(container_id, code, exit_reason(code, signal)))
             case RequestRefused(reason, container_id):
-                # A running one's refusal answers a kill that crossed with its end, which comes as ProcessExited.
+                # A refusal for a running container answers a kill that crossed with its end; ProcessExited follows.
                 if self._ledger.phase(container_id) is Phase.LAUNCHING:
                     self._launch(self._ledger.on_end(container_id, None, f"was refused: {reason}"))
 

@@ -1,18 +1,18 @@
-"""What a job writes to storage: checkpoints while it trains, and the export of its model at the end.  Pure.
+"""What a job writes to storage: checkpoints while it trains, and its model at the end.  Pure.
 
-A checkpoint is the state of every partition at one clock.  The clock lies beyond the horizon when it is ordered, so
-that no worker has started it and none has to wait: each server copies a partition when it reaches the clock, and
-writes the copy while training goes on.  A server that is past the clock already says so, and the checkpoint is skipped.
-There is one at a time; what would be due meanwhile is skipped too, never queued.  One is taken besides the schedule
-when every server's container is announced to be taken away: should no other be had in time, the job goes back to it.
+A checkpoint is the state of every partition at one clock.  It is ordered for a clock beyond the horizon, which no
+worker has started: so no worker has to wait.  Each server copies a partition when the partition reaches the clock, and
+writes the copy while training continues.  A server that is already past the clock reports so, and the checkpoint is
+skipped.  Only one is written at a time; those that come due meanwhile are skipped, not queued.  When the containers of
+all servers are about to be preempted, an extra checkpoint is taken: if no replacement comes in time, the job rolls
+back to it.
 
-Under SSP and ASP partitions have no common clock.  Each is taken at the first moment when every split has contributed
-the clocks before, and says for each split what was applied; a job that resumes begins at the least of that, and the
-servers refuse what they have (Deviation: not a snapshot of one moment; what counts is that nothing is lost or applied
-twice).
+Under SSP and ASP partitions have no common clock.  Each is copied once every split has contributed the clocks before,
+and records for each split what was applied.  A resumed job begins at the smallest of these clocks, and servers refuse
+what they have already applied.  Deviation: not a snapshot of one moment, but nothing is lost or applied twice.
 
 Source: design section 4 ("a checkpoint is a follower that writes to storage"); Elnozahy et al., "A survey of
-rollback-recovery protocols" (2002), section 2.2: coordinated, and not blocking.
+rollback-recovery protocols" (2002), section 2.2: coordinated and non-blocking.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from eps.core.membership import Membership
 from eps.core.recovery import RestorePoint
 from eps.core.types import MemberId, Role
 
-#: An order is said again to the owners of what is missing after this long.
+#: An order is resent to the owners of missing parts after this time.
 RESEND_S = 1.0
-#: A checkpoint that is not complete so long after its clock has failed: the server that was to write it is lost.
+#: A checkpoint fails if it is incomplete this long after its clock: a server that should write it is lost.
 PATIENCE_S = 600.0
-#: The command to finish one is given again after this long; a job master that was started again knows nothing of it.
+#: The command to finish a checkpoint is repeated after this time, because a restarted job master does not know it.
 FINISH_AGAIN_S = 30.0
-#: One that is taken because every server goes is ordered again so long after, where it was given up or failed.
+#: A failed checkpoint before a preemption of all servers is ordered again after this time.
 HURRY_AGAIN_S = 1.0
-#: Outcomes that are kept for the report, the latest; the counts are of all.
+#: How many outcomes the report keeps, the latest; the counts include all.
 MOST_OUTCOMES = 100
 
 
 def checkpoint_name(epoch: int, clock: int) -> str:
-    """Return the name of a checkpoint; names sort as epochs and clocks do."""
+    """Return the name of a checkpoint; names sort by epoch, then clock."""
     return f"{epoch:04d}-{clock:08d}"
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How often a checkpoint is taken: after so many clocks, or so many seconds; neither is never."""
+    """How often a checkpoint is taken: every so many clocks or seconds; never if both are 0."""
 
     clocks: int = 0
     seconds: float = 0.0
@@ -72,35 +72,35 @@ class CheckpointOutcome:
 
 @dataclass
 class Pending:
-    """A checkpoint on its way."""
+    """The checkpoint that is being written."""
 
     checkpoint_id: int
     clock: int
     ordered_s: float
     parts: dict[int, m.CheckpointPartWritten] = field(default_factory=dict)
-    #: Membership version to whose servers it was ordered, and when.
+    #: The membership version whose servers received the order, and when.
     version: int = 0
     sent_s: float = 0.0
     #: When every split had contributed the clocks before.
     reached_s: float | None = None
     #: When the command to finish it was given.
     finishing_s: float | None = None
-    #: Who waits for where checkpoints are, and why; empty since something was written.
+    #: Which server waits for the checkpoint storage, and why; cleared when a part is written.
     waits: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointContext:
-    """What the checkpoints must know of a job at one moment."""
+    """The facts about a job that checkpoints depend on, at one moment."""
 
     membership: Membership
     horizon: int
-    #: Clocks that are granted beyond the fastest worker.
+    #: How many clocks beyond the fastest worker are granted.
     lookahead: int
     completed: int
-    #: When it was announced last that a server's container goes, where all of them do; else None.
+    #: Time of the latest warning if the containers of all servers are about to be preempted, else None.
     servers_warned_s: float | None
-    #: Size that the job is to have, after every change that was asked.
+    #: The job's requested size, all pending changes included.
     size: Mapping[Role, int]
 
 
@@ -109,31 +109,31 @@ class Timetable:
     """When the next checkpoint is due, and at which clock."""
 
     schedule: Schedule
-    #: Of the job.
+    #: Clocks that the job trains.
     iterations: int
     #: The last clock at which one was ordered or skipped, and when.
     _considered: int = 0
     _last_s: float | None = None
-    #: When the last one was ordered, and when the latest was that is complete.
+    #: When the last one was ordered, and when the latest complete one was.
     _ordered_s: float = -math.inf
     _complete_s: float = -math.inf
 
     def begin(self, clock: int, now_s: float) -> None:
-        """Begin again at a clock."""
+        """Restart the schedule at a clock."""
         self._considered, self._last_s = clock, now_s
 
     def completed(self, ordered_s: float) -> None:
-        """Take in when the latest was ordered that is complete."""
+        """Record the order time of the latest complete checkpoint."""
         self._complete_s = ordered_s
 
     def due(self, job: CheckpointContext, now_s: float, *, writes: bool) -> int | None:
-        """Return the clock of a checkpoint that is due; None for none.
+        """Return the clock of a checkpoint that is due, or None.
 
         Parameters
         ----------
         job : CheckpointContext
         writes : bool
-            Another one is on its way: what is due is skipped.
+            Whether one is being written: then the due one is skipped.
         """
         if not self.schedule:
             return None
@@ -146,25 +146,31 @@ class Timetable:
             self._ordered_s = self._ordered_s if writes else now_s
         return clock
 
-    def _hurries(self, warned_s: float | None, now_s: float) -> bool:
-        """Return whether one is to be ordered at once, because every server goes: a successor may come too late.
+    def due_s(self, job: CheckpointContext) -> float:
+        """Return when the next one is due if nothing else happens before; infinity where none will be."""
+        if not self.schedule:
+            return math.inf
+        if self._last_s is None or (self.schedule.clocks and self._clock(job, self._last_s, hurries=False) is not None):
+            return -math.inf
+        return self._last_s + self.schedule.seconds if self.schedule.seconds else math.inf
 
-        Derived from what is announced: so it is true until one is complete that was ordered since, whatever becomes of
-        those on their way, and not any more when another server is there.  One that is being written already comes
-        first.
+    def _hurries(self, warned_s: float | None, now_s: float) -> bool:
+        """Return whether to order one at once, because all servers are about to be preempted.
+
+        Derived from the warnings, so it stays true until a checkpoint ordered after them is complete, or until a server
+        without a warning joins.  A checkpoint that is being written finishes first.
         """
         if warned_s is None or self._complete_s >= warned_s:
             return False
-        # What cannot be written now is not tried at every clock.
+        # A checkpoint that cannot be written now is not tried at every clock.
         return self._ordered_s < warned_s or now_s - self._ordered_s >= HURRY_AGAIN_S
 
     def _clock(self, job: CheckpointContext, now_s: float, *, hurries: bool) -> int | None:
-        """Return the clock of a checkpoint that is to be ordered now.
+        """Return the clock for a checkpoint that is ordered now, or None.
 
-        It lies a lookahead beyond the horizon: the order is there before any worker is.  The window is as wide as the
-        steps in which the horizon moves, so while ``lookahead`` stays the same no multiple of ``clocks`` is missed.
-        When ``lookahead`` grows, as it does once iterations are measured, the multiples before the new window are
-        skipped.
+        The clock lies one lookahead beyond the horizon, so that the order arrives before any worker does.  The window
+        is as wide as the steps of the horizon: no multiple of ``clocks`` is missed while ``lookahead`` is constant.
+        When ``lookahead`` grows after the first measured iterations, the multiples before the new window are skipped.
         """
         first = max(job.horizon, 0) + job.lookahead
         if hurries:
@@ -184,30 +190,30 @@ class Timetable:
 
 @dataclass
 class Checkpoints:
-    """Orders checkpoints and hears how they went."""
+    """Orders checkpoints and tracks their results."""
 
     timetable: Timetable
     num_partitions: int
-    #: Complete checkpoints that are kept; at least 1.
+    #: How many complete checkpoints to keep; at least 1.
     keep: int = 2
     #: See :mod:`eps.storage.checkpoint`.
     epoch: int = 1
     pending: Pending | None = None
     #: The latest outcomes, oldest first.
     outcomes: list[CheckpointOutcome] = field(default_factory=list)
-    #: All of them, by state.
+    #: Outcomes of all checkpoints, by state.
     counts: dict[str, int] = field(default_factory=lambda: {"complete": 0, "skipped": 0, "failed": 0})
     size_bytes: int = 0
     seconds: float = 0.0
-    #: Clock of the latest that is complete; None where there is none.
+    #: Clock of the latest complete one; None if there is none.
     latest_clock: int | None = None
-    #: Those that the job can go back to, oldest first; perhaps one of an earlier run at the beginning.
+    #: Checkpoints that the job can roll back to, oldest first; may begin with one of an earlier run.
     complete: list[RestorePoint] = field(default_factory=list)
     _next_id: int = 1
 
     @property
     def error(self) -> str:
-        """Why the last one failed; empty if it did not."""
+        """Why the last one that was not skipped failed; empty if it succeeded."""
         for outcome in reversed(self.outcomes):
             if outcome.state != "skipped":
                 return outcome.reason
@@ -218,7 +224,7 @@ class Checkpoints:
     def hear(
         self, report: m.CheckpointPartWritten | m.CheckpointPartFailed | m.CheckpointPartWaits, now_s: float
     ) -> list[e.Command]:
-        """Take a server's report in; one of another checkpoint is old."""
+        """Record a server's report; reports about other checkpoints are stale and ignored."""
         pending = self.pending
         if pending is None or report.checkpoint_id != pending.checkpoint_id or pending.finishing_s is not None:
             return []
@@ -237,7 +243,7 @@ class Checkpoints:
     def finished(
         self, event: e.CheckpointDone | e.CheckpointFailed | e.CheckpointWaits, now_s: float
     ) -> list[e.Command]:
-        """Take in how the last step of a checkpoint went, or that it waits."""
+        """Record the result of the last step of a checkpoint, or that it waits."""
         if self.pending is None or event.checkpoint_id != self.pending.checkpoint_id:
             return []
         if isinstance(event, e.CheckpointWaits):
@@ -250,43 +256,43 @@ class Checkpoints:
         first_clock = min(part.clock for part in self.pending.parts.values())
         self.complete.append(RestorePoint(checkpoint_name(self.epoch, self.pending.clock), first_clock))
         del self.complete[: -self.keep]
-        # Only now: until the job knows of this one, it may have to go back to one before.
+        # Only now: before this, the job may have to roll back to an earlier one.
         return [*self._end("complete", "", now_s), e.RemoveEarlier(event.checkpoint_id)]
 
     def abandon(self, reason: str, now_s: float) -> list[e.Command]:
-        """Give up the one on its way: a server that was to write it is lost."""
+        """Fail the checkpoint that is being written, because one of its servers is lost."""
         if self.pending is None or self.pending.finishing_s is not None:
-            # Every part is written: it needs no server any more.
+            # All parts are written: no server is needed any more.
             return []
         return list(self._end("failed", reason, now_s))
 
-    def is_begun_with(self, membership: Membership, name: str) -> bool:
-        """Return whether members begin a membership with that checkpoint: the job went back to it, or resumes."""
+    def restores(self, membership: Membership, name: str) -> bool:
+        """Return whether a membership begins with that checkpoint, after a rollback or a resume."""
         resumed = membership.version == 1 and any(start.checkpoint == name for start in self.complete)
         return resumed or (membership.goes_back and membership.checkpoint == name)
 
     def unusable(self, name: str, why: str, now_s: float) -> list[e.Command]:
-        """Never go back to a checkpoint again that a member could not read."""
+        """Exclude a checkpoint that a member could not read from later rollbacks."""
         self.complete = [start for start in self.complete if start.checkpoint != name]
-        # Jobs go back to the latest, so that is the one.
+        # Jobs roll back to the latest checkpoint, so that is the unusable one.
         self.timetable.completed(-math.inf)
         return [e.Journal({"kind": "checkpoint", "state": "unusable", "name": name, "reason": why, "at_s": now_s})]
 
     def taken_over(self) -> None:
-        """Another process has this state: the command to finish a checkpoint may be lost, and is given again."""
+        """Repeat the command to finish a checkpoint, because a restart of the master may have lost it."""
         if self.pending is not None:
             self.pending.finishing_s, self.pending.waits = None, ""
 
-    def say_again(self, name: MemberId, owned: Iterable[int]) -> list[e.Command]:
-        """Order the checkpoint on its way again from a server that owns something of it that is missing."""
+    def resend_order(self, name: MemberId, owned: Iterable[int]) -> list[e.Command]:
+        """Resend the current checkpoint's order to a server that owns missing parts."""
         pending = self.pending
         if pending is None or pending.finishing_s is not None or set(owned) <= pending.parts.keys():
             return []
         return [self._order_to(name, pending)]
 
-    def go_back(self, epoch: int, clock: int, now_s: float) -> list[e.Command]:
-        """Begin a new epoch at the clock of an earlier checkpoint."""
-        why = f"the job went back to clock {clock}"
+    def roll_back(self, epoch: int, clock: int, now_s: float) -> list[e.Command]:
+        """Start a new epoch at the clock of an earlier checkpoint."""
+        why = f"the job rolled back to clock {clock}"
         commands = [] if self.pending is None else list(self._end("failed", why, now_s))
         self.epoch = epoch
         self.timetable.begin(clock, now_s)
@@ -314,16 +320,16 @@ class Checkpoints:
 
     @property
     def is_idle(self) -> bool:
-        """True where nothing is to be done: none is scheduled, and none on its way."""
+        """Whether none is scheduled and none is being written."""
         return not self.timetable.schedule and self.pending is None
 
     # ---- what to do
 
     def advance(self, job: CheckpointContext, now_s: float) -> list[e.Command]:
-        """Do what has become possible: order one that is due, ask again for what is missing, finish one."""
+        """Do what has become possible: order a due checkpoint, resend orders, finish a written one."""
         clock = self.timetable.due(job, now_s, writes=self.pending is not None)
         if clock is not None and self.pending is not None:
-            self._note(CheckpointOutcome(clock, "skipped", f"that of clock {self.pending.clock} is being written"))
+            self._note(CheckpointOutcome(clock, "skipped", f"the checkpoint of clock {self.pending.clock} is running"))
         elif clock is not None:
             self.pending = Pending(self._next_id, clock, now_s)
             self._next_id += 1
@@ -345,21 +351,21 @@ class Checkpoints:
                 owners = {membership.partitions.owners[p] for p in missing}
                 yield from self._order(pending, membership.version, sorted(owners), now_s)
             return
-        # What was measured at the clocks before belongs to it.
+        # The results of the clocks before belong to the checkpoint.
         if completed < min(part.clock for part in pending.parts.values()):
             return
         if pending.finishing_s is None or now_s - pending.finishing_s >= FINISH_AGAIN_S:
             pending.finishing_s = now_s
             workers, servers = job.size[Role.WORKER], job.size[Role.SERVER]
             parts = tuple(pending.parts[p] for p in range(self.num_partitions))
-            # By name: a store that counts what it has would count damaged ones as well.
+            # By name, so that damaged checkpoints do not count as kept.
             kept = tuple(start.checkpoint for start in self.complete[max(0, len(self.complete) - self.keep + 1) :])
             yield e.FinishCheckpoint(
                 pending.checkpoint_id, self.epoch, pending.clock, parts, workers, servers, completed, kept
             )
 
     def validate(self) -> None:
-        """Assert what is always true of the checkpoints."""
+        """Assert the invariants of the checkpoints."""
         assert len(self.complete) <= self.keep and sum(self.counts.values()) >= len(self.outcomes)
         if self.pending is not None:
             assert self.pending.checkpoint_id < self._next_id and self.pending.clock < self.timetable.iterations
@@ -367,7 +373,7 @@ class Checkpoints:
             assert self.pending.finishing_s is None or len(parts) == self.num_partitions
 
     def restore_point(self, seeded_clock: int) -> RestorePoint:
-        """Return where a job that lost parameters begins again: at its latest checkpoint, or at its seed."""
+        """Return where a job that lost parameters restarts: its latest checkpoint, or its seed."""
         return self.complete[-1] if self.complete else RestorePoint("", seeded_clock)
 
     def _order(self, pending: Pending, version: int, servers: Iterable[MemberId], now_s: float) -> Iterator[e.Command]:
@@ -379,18 +385,18 @@ class Checkpoints:
         return e.Send(name, m.TakeCheckpoint(pending.checkpoint_id, pending.clock, self.epoch))
 
 
-#: An export that failed is repeated after this long, and there are so many in all.
+#: Pause before a failed export is repeated, and the number of tries.
 EXPORT_AGAIN_S = 0.5
 MOST_EXPORTS = 4
 
 
 class ExportPhase(StrEnum):
-    """How far the export of a job is."""
+    """The state of a job's export."""
 
-    #: The job does not wait for one: it trains, or has ended.
+    #: The job is training or has ended.
     CLOSED = "closed"
     RUNNING = "running"
-    #: The last one failed; the next one starts soon.
+    #: The last export failed; the next one starts soon.
     FAILED = "failed"
 
 
@@ -398,50 +404,50 @@ class Export:
     """The exports of a job, one at a time."""
 
     def __init__(self) -> None:
-        #: What the export found that ended the job (:class:`eps.core.events.ExportDone`); empty before.
+        #: Results of the export that ended the job (:class:`eps.core.events.ExportDone`); empty before.
         self.found: Mapping[str, Any] = {}
-        #: Number of the export that runs, or ran last.
+        #: Number of the current or latest export.
         self._number = 0
         self._phase = ExportPhase.CLOSED
-        #: When the next one starts after the last one that failed.
+        #: When the next export starts after a failure.
         self._retry_s = 0.0
 
     def counts(self, number: int) -> bool:
-        """Return whether the job waits for the export of that number; one from before a rollback does not count."""
+        """Return whether the job waits for this export; exports from before a rollback are void."""
         return self._phase is not ExportPhase.CLOSED and number == self._number
 
     def start(self) -> list[e.Command]:
-        """Start the next one."""
+        """Start the next export."""
         self._number, self._phase = self._number + 1, ExportPhase.RUNNING
         return [e.StartExport(self._number)]
 
     def done(self, event: e.ExportDone) -> bool:
-        """Take in that an export is complete; return whether that ends the job."""
+        """Record that an export is complete; return whether that ends the job."""
         if not self.counts(event.number):
             return False
         self.found = event.found or {}
         return True
 
     def failed(self, event: e.ExportFailed, now_s: float) -> str:
-        """Take in that an export failed; return why that ends the job, empty where it is repeated."""
+        """Record that an export failed; return why that ends the job, or an empty text if it is retried."""
         if not self.counts(event.number):
             return ""
         if self._number >= MOST_EXPORTS:
             return event.message
-        # A server may have ended meanwhile; then another one has what it had.
+        # If a server ended meanwhile, another one now has its partitions.
         self._phase, self._retry_s = ExportPhase.FAILED, now_s + EXPORT_AGAIN_S
         return ""
 
     def due(self, now_s: float) -> list[e.Command]:
-        """Repeat a failed one when it is time."""
+        """Retry a failed export when its pause is over."""
         return self.start() if self._phase is ExportPhase.FAILED and now_s >= self._retry_s else []
 
     def restarted(self) -> list[e.Command]:
-        """Start the open one again: its process ended with the master before."""
+        """Restart the open export: the process of the earlier master ended with it."""
         return [e.StartExport(self._number)] if self._phase is not ExportPhase.CLOSED else []
 
     def close(self) -> None:
-        """Let no export count: the job has ended, or trains again."""
+        """Ignore exports from now on, because the job has ended or trains again."""
         self._phase = ExportPhase.CLOSED
 
     def validate(self) -> None:

@@ -1,4 +1,4 @@
-"""What happens to a job master, and what it does about it: the events and commands of ``Job.step``."""
+"""The events that ``Job.step`` takes and the commands that it returns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eps.errors import EpsError
 
 
 class JobState(StrEnum):
-    """Where a job is."""
+    """The state of a job."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -34,7 +34,7 @@ ENDED_STATES = (JobState.FINISHED, JobState.FAILED, JobState.KILLED)
 
 @dataclass(frozen=True, slots=True)
 class ContainerGranted:
-    """The resource manager has given a container; its process is about to start."""
+    """The resource manager has granted a container; its process is about to start."""
 
     container_id: str
 
@@ -53,41 +53,41 @@ class ContainerExited:
 
     container_id: str
     reason: str
-    #: The cluster took or lost it: its process has done nothing to end.
+    #: The cluster preempted or lost the container: the process did not fail.
     taken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerWarning:
-    """A container will be taken away."""
+    """A container will be preempted."""
 
     container_id: str
     #: Seconds from now.
     deadline_s: float
-    #: Why, as words after the container's name.
+    #: Why, as a phrase that follows the container's name.
     reason: str = ""
-    #: Others are to get its room.
+    #: Whether its resources go to other applications.
     for_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ContainersWarned:
-    """The resource manager will take containers away; those that it named together are drained by one plan."""
+    """The resource manager will preempt containers; one plan drains all that it named together."""
 
     warnings: tuple[ContainerWarning, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RoomSeen:
-    """The cluster has room that no other application seems to want (:attr:`eps.core.job.Job.looks_for_room`)."""
+    """The cluster has room that no other application asks for (:attr:`eps.core.job.Job.looks_for_room`)."""
 
-    #: Containers of each role that fit, if no other were asked for.
+    #: For each role, how many containers would fit if the job asked for this role only.
     fits: Mapping[Role, int]
 
 
 @dataclass(frozen=True, slots=True)
 class MemberLost:
-    """A container's process has been silent for too long: it counts as ended."""
+    """A container's process has been silent for too long and counts as ended."""
 
     container_id: str
     reason: str
@@ -97,39 +97,39 @@ class MemberLost:
 class MemberRegistered:
     """A process is up, listens at ``address`` and waits for its name.
 
-    One that registers again has opened its session again: it is told its name, and what it has not acknowledged.
+    A process that registers again has reconnected: the master resends its name and all unacknowledged orders.
     """
 
     container_id: str
     address: Address
     pid: int
-    #: Of the last order that it has heard: its master's generation, and how many events that had taken in; 0 before.
+    #: From the latest order that it received: the generation of its master, and that master's event count.  0 if none.
     heard_generation: int = 0
     heard_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ReportReceived:
-    """A member reported."""
+    """A member sent a report."""
 
     report: Report
-    #: How long ago, where it travelled together with later ones.
+    #: Seconds since it was made; positive if it was batched with later reports.
     age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequested:
-    """A client asked for a change; the same ``request_id`` again gets the same answer."""
+    """A client requested a change; a repeated ``request_id`` gets the same answer."""
 
     request_id: str
     change: Change
-    #: Only say what would happen.
+    #: Only describe what would happen.
     dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """A client asked to abort a plan."""
+    """A client asked to cancel a plan."""
 
     request_id: str
     plan_id: int
@@ -137,31 +137,31 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class KillRequested:
-    """A client asked to end the job."""
+    """A client asked to kill the job."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ResourcesLost:
-    """The resource manager is gone for good."""
+    """The resource manager is permanently lost."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExportDone:
-    """The model is on disk."""
+    """The model has been exported."""
 
-    #: What was found while it was written, for the report: JSON values.
+    #: Results of the export for the report, as JSON values.
     found: Mapping[str, Any] | None = None
-    #: Of the export that was started.
+    #: Number of the export, from :class:`StartExport`.
     number: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ExportFailed:
-    """The model could not be written."""
+    """The export of the model failed."""
 
     message: str
     number: int = 1
@@ -169,7 +169,7 @@ class ExportFailed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDone:
-    """A checkpoint is complete and in its place."""
+    """A checkpoint is complete and visible under its final name."""
 
     checkpoint_id: int
 
@@ -184,7 +184,7 @@ class CheckpointFailed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWaits:
-    """The completion of a checkpoint waits for its store; said again every few seconds."""
+    """The completion of a checkpoint waits for its storage; repeated every few seconds."""
 
     checkpoint_id: int
     message: str
@@ -192,11 +192,11 @@ class CheckpointWaits:
 
 @dataclass(frozen=True, slots=True)
 class MasterRestarted:
-    """Another process has taken this state over, where the one before left it."""
+    """A new master process has restored this state."""
 
-    #: Of the new one; orders of an older one are void.
+    #: Of the new master; orders of earlier generations are void.
     generation: int
-    #: Containers whose processes run -> pid.
+    #: Running containers -> pid.
     running: Mapping[str, int]
 
 
@@ -204,7 +204,7 @@ class MasterRestarted:
 class Tick:
     """Time has passed."""
 
-    #: For how long the resource manager has not answered; 0.0 where it does.
+    #: Seconds since the resource manager last answered; 0.0 while it answers.
     silent_s: float = 0.0
 
 
@@ -235,23 +235,23 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class RequestContainer:
-    """Ask the resource manager for a container."""
+    """Request a container from the resource manager."""
 
     container_id: str
-    #: Of the member that is to run in it.
+    #: Roles of the member that will run in it.
     roles: frozenset[Role]
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseContainer:
-    """Give a container back, by id; withdraws it if it was never granted."""
+    """Release a container, or cancel its request if it was not granted yet."""
 
     container_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class KillContainer:
-    """End a container's process at once, for it is lost; its end tells whether its machine is, too."""
+    """Kill the process of a lost container.  How it exits shows whether its machine is lost, too."""
 
     container_id: str
 
@@ -274,25 +274,25 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """Append a record; ``sync`` records are on disk before the next command is executed."""
+    """Append a record; ``sync`` records are on disk before the next command runs."""
 
     record: Mapping[str, Any]
     sync: bool = False
 
 
 def noted(kind: str, now_s: float, /, **record: Any) -> Journal:
-    """Return the command to append a record of this kind."""
+    """Return the command that appends a record of this kind."""
     return Journal({"kind": kind, **record, "at_s": round(now_s, 6)})
 
 
 def synced(kind: str, now_s: float, /, **record: Any) -> Journal:
-    """Return the command to append a record that is on disk before the next command is executed."""
+    """Return the command that appends a record and syncs it to disk before the next command runs."""
     return Journal(noted(kind, now_s, **record).record, sync=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer a request: with a plan, a dry run's text, or a refusal."""
+    """Answer a request with a plan, the text of a dry run, or an error."""
 
     request_id: str
     plan_id: int = 0
@@ -302,44 +302,44 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class StartExport:
-    """Write the model from the owners of the partitions."""
+    """Write the model, read from the owners of the partitions."""
 
     number: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class FinishCheckpoint:
-    """Write what belongs to the parts of a checkpoint and move it to its place; then say how that went."""
+    """Complete a checkpoint: write its metadata and rename it into place.  The result comes back as an event."""
 
     checkpoint_id: int
     epoch: int
     clock: int
     parts: tuple[CheckpointPartWritten, ...]
-    #: Size that the job is to have, after every change that was asked.
+    #: The job's requested size, all pending changes included.
     workers: int
     servers: int
-    #: Triggers up to this clock have been asked.
+    #: The latest clock up to which triggers have been requested.
     triggers_asked: int
-    #: Names of the complete checkpoints to keep beside it once :class:`RemoveEarlier` is commanded: the latest that the
-    #: job can go back to, oldest first.
+    #: Complete checkpoints to keep beside this one when :class:`RemoveEarlier` runs: the latest that the job can roll
+    #: back to, oldest first.
     kept: tuple[str, ...]
 
     @property
     def first_clock(self) -> int:
-        """The clock that a job goes on with from it."""
+        """The clock from which a job continues that starts from this checkpoint."""
         return min(part.clock for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveEarlier:
-    """Remove the checkpoints that one makes superfluous: it is complete, and the job can go back to it."""
+    """Remove the checkpoints that a newer, complete one makes superfluous."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardCheckpoint:
-    """Remove what was written of a checkpoint that did not become one."""
+    """Remove the files of a checkpoint that was not completed."""
 
     epoch: int
     clock: int
@@ -347,7 +347,7 @@ class DiscardCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """Every member has been told to end; end the job."""
+    """End the job; every member has received :class:`eps.core.messages.Shutdown`."""
 
     state: JobState
     reason: str
@@ -370,7 +370,7 @@ Command = (
 
 
 class CommandBuffer:
-    """The commands of the step that is being taken, in order; and which orders are repeated for want of an effect."""
+    """The commands of the current step, in order, and the resend times of orders that have had no effect yet."""
 
     def __init__(self) -> None:
         #: The time of the step.
@@ -379,11 +379,11 @@ class CommandBuffer:
         self._repeats = Repeats()
 
     def begin(self, now_s: float) -> None:
-        """Begin a step."""
+        """Start a step."""
         self.now_s, self._commands = now_s, []
 
     def take(self) -> list[Command]:
-        """Return the commands of the step, which has ended."""
+        """Return the commands of the step and end it."""
         commands, self._commands = self._commands, []
         for command in commands:
             if isinstance(command, Send):
@@ -403,11 +403,15 @@ class CommandBuffer:
         self._commands += [Send(to, order) for to, order in orders]
 
     def send_due(self, outstanding: list[tuple[MemberId, m.Order]]) -> None:
-        """Send those orders again that have had no effect for long."""
+        """Resend those outstanding orders whose resend time has come."""
         self.send(self._repeats.due(outstanding, self.now_s))
 
+    def due_s(self, outstanding: list[tuple[MemberId, m.Order]]) -> float:
+        """Return when :meth:`send_due` will send any of these orders; infinity where there are none."""
+        return self._repeats.due_s(outstanding)
+
     def forget(self, name: MemberId | None = None) -> None:
-        """Forget what was sent to a member that connects again; or to all, where another master sent it."""
+        """Forget what was sent to a member that reconnected, or to all members after a restart of the master."""
         self._repeats.reset(name)
 
     def note(self, kind: str, **record: object) -> None:
@@ -415,5 +419,5 @@ class CommandBuffer:
         self._commands.append(noted(kind, self.now_s, **record))
 
     def sync(self, kind: str, **record: object) -> None:
-        """Append a record to the journal that is on disk before the next command is executed."""
+        """Append a record to the journal and sync it to disk before the next command runs."""
         self._commands.append(synced(kind, self.now_s, **record))

@@ -1,7 +1,7 @@
-"""Containers that the cluster will take away, and what became of the members in them.  Pure.
+"""Containers that the cluster will take away, and what became of their members.  Pure.
 
-Members on announced containers leave by an ordinary plan; other plans that are not committed make way.
-Members that are still there at the deadline are lost like any other, and recovered from.
+A plan drains members on announced containers; other uncommitted plans are aborted for it.
+A member that is still there at the deadline is lost like any other, and the job recovers.
 
 Source: Proteus §3.3 (an *eviction* is announced, a *failure* is not, and an *effective failure* is announced too late).
 """
@@ -18,79 +18,79 @@ from eps.core.membership import Membership
 from eps.core.reconfig import Operation, Plan
 from eps.core.types import MemberId, Role
 
-#: Why a container is taken away, where the resource manager gives no reason.
-TAKEN_AWAY = "is to be taken away"
+#: Phrase after a container's name if the resource manager gives no reason.
+TAKEN_AWAY = "will be taken away"
 
 
 class EvictionOutcome(StrEnum):
-    """What became of an eviction that was announced."""
+    """The outcome of an announced eviction."""
 
     #: Its member is still there.
     WARNED = "warned"
-    #: Its member left in order, before the deadline.
+    #: Its member was drained before the deadline.
     DRAINED = "drained"
-    #: Its member left in order after the deadline, which was not kept.
+    #: Its member was drained after the deadline, because the cluster took the container later than announced.
     LATE = "late"
-    #: Its member ended before it could leave; others took over (an effective failure).
+    #: Its member ended before it was drained, and others took over (an effective failure).
     LOST = "lost"
-    #: No member that the job counts on was in it.
+    #: The container was released before its member took part.
     WITHDRAWN = "withdrawn"
 
 
 @dataclass
 class Eviction:
-    """A container that is to be taken away."""
+    """The announced eviction of a container."""
 
     name: MemberId
     roles: frozenset[Role]
     container_id: str
-    #: As words after the container's name.
+    #: Phrase after the container's name.
     reason: str
     warned_s: float
-    #: When it will be taken away, on the master's clock.
+    #: When the container will be taken away, on the master's clock.
     deadline_s: float
     #: The plan that drains it; 0 before there is one.
     plan_id: int = 0
     outcome: EvictionOutcome = EvictionOutcome.WARNED
-    #: When it had been given back, or was gone.
+    #: When the container was released or lost.
     ended_s: float | None = None
-    #: Others are to get its room.
+    #: Whether its resources go to other applications.
     for_others: bool = False
-    #: Its member took part when it ended.
+    #: Whether its member was part of the membership when it ended.
     took_part: bool = False
 
     @property
     def lost(self) -> bool:
-        """True where a member that took part ended before it could leave."""
+        """Whether a member that took part ended before it was drained."""
         return self.took_part and self.outcome is EvictionOutcome.LOST
 
     def warn_again(self, deadline_s: float, now_s: float, reason: str = "", for_others: bool = False) -> None:
-        """Take a further warning in: it makes the deadline earlier, or takes the place of one that was not kept."""
+        """Record a further warning, if its deadline is earlier or the old deadline has passed."""
         self.for_others = self.for_others or for_others
         if deadline_s < self.deadline_s or self.deadline_s < now_s:
             self.deadline_s, self.reason = deadline_s, reason or self.reason
 
     def end(self, outcome: EvictionOutcome, now_s: float) -> None:
-        """Note what became of it; a drain counts by whether it was in time."""
+        """Record the outcome; a drain after the deadline counts as late."""
         late = outcome is EvictionOutcome.DRAINED and now_s > self.deadline_s
         self.outcome, self.ended_s = EvictionOutcome.LATE if late else outcome, now_s
 
 
 class Evictions:
-    """The evictions of a job: announced, drained, over."""
+    """All evictions of a job."""
 
     def __init__(self) -> None:
-        #: All that were announced, oldest first.
+        #: All announced evictions, oldest first.
         self.all: list[Eviction] = []
-        #: Container -> the one that is not over.
+        #: Container -> its open eviction.
         self._open: dict[str, Eviction] = {}
-        #: Those that are over, and were not returned by :meth:`settle` yet.
+        #: Evictions that ended since the last call of :meth:`settle`.
         self._over: list[Eviction] = []
 
     def warn(
         self, name: MemberId, roles: frozenset[Role], warning: e.ContainerWarning, now_s: float
     ) -> list[e.Command]:
-        """Take in that the container of a member will be taken away."""
+        """Record that the container of a member will be taken away."""
         deadline_s, known = now_s + warning.deadline_s, self._open.get(warning.container_id)
         if known is not None:
             known.warn_again(deadline_s, now_s, warning.reason, warning.for_others)
@@ -104,7 +104,7 @@ class Evictions:
         return [e.noted("warned", now_s, member=name, **details)]
 
     def end(self, container_id: str, outcome: EvictionOutcome, now_s: float, *, took_part: bool) -> list[e.Command]:
-        """Take in what became of a container, which perhaps nobody had announced to go."""
+        """Record how a container ended; no effect if its eviction was not announced."""
         eviction = self._open.pop(container_id, None)
         if eviction is None:
             return []
@@ -116,17 +116,17 @@ class Evictions:
         return [e.noted("evicted", now_s, member=eviction.name, **details, seconds=seconds)]
 
     def settle(self, containers: Collection[str], now_s: float) -> tuple[list[Eviction], list[e.Command]]:
-        """Withdraw the evictions of containers that were given back before the job counted on them.
+        """Withdraw the evictions of containers that were released before the job used them.
 
         Parameters
         ----------
         containers : collection
-            Those that the job counts on.
+            The containers that the job uses.
 
         Returns
         -------
         over : list of Eviction
-            Those that are over since the last call.
+            Evictions that ended since the last call.
         commands : list of Command
         """
         withdrawn = [container_id for container_id in self._open if container_id not in containers]
@@ -138,43 +138,48 @@ class Evictions:
         over, self._over = self._over, []
         return over, commands
 
+    @property
+    def are_open(self) -> bool:
+        """True while a container that the job counts on is to be taken away."""
+        return bool(self._open)
+
     def of(self, name: MemberId) -> Eviction | None:
-        """Return what is announced for a member; None where nothing is."""
+        """Return the open eviction of a member, or None."""
         return next((eviction for eviction in self._open.values() if eviction.name == name), None)
 
     def next_to_drain(self, membership: Membership) -> tuple[MemberId, ...]:
-        """Return who leaves next; see :func:`next_to_drain`."""
+        """Return the members to drain next; see :func:`next_to_drain`."""
         return next_to_drain(membership, {each.name for each in self._open.values()}) if self._open else ()
 
     def drained_by(self, plan: Plan) -> None:
-        """Note the plan that takes announced members away."""
+        """Record the plan that drains announced members."""
         for eviction in self._open.values():
             if eviction.name in plan.removed:
                 eviction.plan_id = plan.plan_id
 
     def servers_warned_s(self, membership: Membership) -> float | None:
-        """Return when it was announced last that a server's container goes, where all of them do; else None."""
+        """Return the time of the latest warning if all servers are announced to go, else None."""
         warned = [each.warned_s for each in self._open.values() if each.name in membership.servers]
         return max(warned) if len(warned) == len(membership.servers) else None
 
     def validate(self) -> None:
-        """Assert that an eviction is open until it has an outcome."""
+        """Assert that exactly the evictions without an outcome are open."""
         waiting = [eviction for eviction in self.all if eviction.outcome is EvictionOutcome.WARNED]
         assert waiting == list(self._open.values())
         assert all(eviction.container_id == container_id for container_id, eviction in self._open.items())
 
 
 def counts(evictions: Iterable[Eviction]) -> dict[str, int]:
-    """Return how many were announced (``asked``), and how many had which outcome."""
+    """Return how many evictions were announced (``asked``), and how many had each outcome."""
     found = Counter(str(eviction.outcome) for eviction in evictions)
     return {"asked": found.total(), **{str(outcome): found[str(outcome)] for outcome in EvictionOutcome}}
 
 
 def next_to_drain(membership: Membership, warned: Collection[MemberId]) -> tuple[MemberId, ...]:
-    """Return who leaves next of the members that must.
+    """Return which of the warned members to drain next.
 
-    All at once: workers and servers in one plan, for each plan waits for a commit clock.  But who is among the last of
-    a role needs a successor, which may be long in coming: it goes after those that need none.
+    One plan drains all at once, workers and servers, because each plan waits for a commit clock.  If all members of a
+    role are warned, they need a successor that may take long: they are drained after those that need none.
     """
     going = {role: tuple(name for name in membership.of_role(role) if name in warned) for role in Role}
     at_once = [name for role, names in going.items() if names != membership.of_role(role) for name in names]
@@ -182,15 +187,15 @@ def next_to_drain(membership: Membership, warned: Collection[MemberId]) -> tuple
 
 
 def is_all_of_a_role(membership: Membership, names: Collection[MemberId]) -> bool:
-    """Return whether no member of some role would be left without ``names``."""
+    """Return whether some role would have no member left without ``names``."""
     return any(set(membership.of_role(role)) <= set(names) for role in Role)
 
 
-def may_go_on(plan: Plan, membership: Membership, names: Collection[MemberId]) -> bool:
-    """Return whether an undecided plan is no obstacle to the drain of ``names``.
+def may_continue(plan: Plan, membership: Membership, names: Collection[MemberId]) -> bool:
+    """Return whether an uncommitted plan may continue beside the drain of ``names``.
 
-    It takes them away itself; or the drain needs a successor, and the plan brings one, or needs no
-    container and is over soon.
+    It may if it removes them itself.  If the drain needs a successor, it also may if it brings one, or if it adds no
+    member and so ends soon.
     """
     if set(names) <= set(plan.removed):
         return True

@@ -1,14 +1,14 @@
 """The state of a job, composed of parts: ``Job.step(event, now_s) -> commands``.
 
-Each part is a state machine of its own and knows none of the others.  The job passes what one says to the next:
+Each part is a state machine and knows none of the others.  The job passes data between them:
 
 =============================  ========================================================================================
 event                          parts, in this order
 =============================  ========================================================================================
 container granted, launched    members -> plans (its newcomer)
-member registered              masters -> members -> plans or recovery (its newcomer) -> what it has not acknowledged
+member registered              masters -> members -> plans or recovery (its newcomer) -> its unacknowledged orders
 container exited, member lost  members -> plans (leaves, or comes) or startup, recovery (a loss) -> evictions
-containers warned              evictions -> plans (a newcomer is warned: abort)
+containers warned              evictions -> plans (abort, if a newcomer is warned)
 room seen                      size -> plans
 report of a clock              progress
 report of a plan's step        plans
@@ -18,25 +18,26 @@ checkpoint part, done          checkpoints
 checkpoint cannot be read      checkpoints -> recovery
 change, cancel                 plans -> members (newcomers of an aborted plan)
 export done, failed            export
-tick                           recovery and plans (what waits too long) -> startup -> orders that are due again
-master restarted               masters -> members -> plans, checkpoints, export (what is said again)
+tick                           recovery and plans (timeouts) -> startup -> orders to resend
+master restarted               masters -> members -> plans, checkpoints, export (repeated)
 =============================  ========================================================================================
 
 After every event the job does all that has become possible, in this order (:meth:`Job._advance`):
 
 1. recovery, progress: a fatal failure ends the job
-2. evictions that are over -> size
+2. evictions that have ended -> size
 3. members: all first ones have registered -> the first membership -> size
-4. recovery: losses -> the question to the rest; all have answered -> one membership -> members, progress, checkpoints,
-   plans
-5. plans: triggers; steps of the plan in flight -> members, size; evictions -> the drain of warned members; size -> what
-   is missing; the next plan of the queue
-6. checkpoints, with what is known of the clocks; progress: the next clocks are granted
-7. export, when all is trained
+4. recovery: losses -> questions to the survivors; all have answered -> one membership -> members, progress,
+   checkpoints, plans
+5. plans: triggers; steps of the plan in flight -> members, size; evictions -> the drain of warned members; size ->
+   replacements; the next plan of the queue
+6. checkpoints, with the current clocks; progress: the next clocks are granted
+7. export, when training is complete
 
 Driver contract: 1 one owner calls ``step``, never re-entrantly; 2 commands are executed in list order, and a
 ``Journal`` command with ``sync`` is on disk before the next one; 3 every container that is requested ends in exactly
-one ``ContainerExited``; 4 ``Tick`` comes at least every second; 5 array bytes never enter an event.
+one ``ContainerExited``; 4 ``Tick`` comes at least every second from :attr:`Job.tick_due_s` on; 5 array bytes never
+enter an event.
 
 No I/O, no clock, no threads.  The same class runs live, in tests and in the simulator.
 
@@ -46,12 +47,13 @@ Source: EPS §3.1.3 (global decision making), §3.2, §3.3, §5.2 (the four call
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 from eps.core import events as e
 from eps.core import messages as m
 from eps.core.checkpoints import CheckpointContext, Checkpoints, Export, Schedule, Timetable
 from eps.core.events import ENDED_STATES, Command, CommandBuffer, JobState
-from eps.core.evictions import TAKEN_AWAY, EvictionOutcome, Evictions, may_go_on
+from eps.core.evictions import TAKEN_AWAY, EvictionOutcome, Evictions, may_continue
 from eps.core.members import MISSING, Masters, Members
 from eps.core.membership import Membership
 from eps.core.messages import Orders
@@ -63,8 +65,8 @@ from eps.core.size import Size, StartStep, Startup
 from eps.core.types import CoreSettings, MemberId, Role
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
 
-#: Why a container is taken to have ended whose process did not outlive the master's.
-ENDED_AWAY = "ended while the job master was away"
+#: Reason recorded for a container whose process ended while no master ran.
+ENDED_AWAY = "ended while the job master was down"
 
 
 class Job:
@@ -74,26 +76,27 @@ class Job:
     ----------
     settings : CoreSettings
     num_workers, num_servers : int
-        The size that the job starts with.
+        The initial size.
     triggers : iterable of Trigger
-        Changes that are asked at a clock.
+        Changes that are requested at a clock.
     stop_on_divergence : bool
-        A loss that is not finite fails the job.
+        Whether a loss that is not finite fails the job.
     checkpoints : Checkpoints, optional
-        When checkpoints are taken; by default never.
+        By default no checkpoints are taken.
     first_container : int
-        Number of the first container: log files of an earlier run have those before.
+        Number of the first container; lower numbers belong to log files of earlier runs.
     managed : bool
-        A scheduler decides about the job's size: what is taken away of it is not asked for again.
+        Whether a scheduler decides the job's size: then the job does not replace what the cluster takes away.
     start_with : float
-        The part of its workers, and of its servers, with which the job may begin, 0 to 1.
+        The share of its workers, and of its servers, with which the job may start, 0 to 1.
     seed : str
+        Differs from job to job.
         Differs from job to job.
 
     Raises
     ------
     PlanError
-        There would be more members than they have work for.
+        More workers than splits, or more servers than partitions.
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class Job:
                 raise PlanError(f"{number} {role}s for {limit} {items}: need 1 to {limit}")
         self.settings = settings
         self.state = JobState.STARTING
-        #: Why the job ended as it did.
+        #: Why the job ended; empty if it finished.
         self.reason = ""
         self.masters = Masters()
         self.members = Members(first_container)
@@ -138,7 +141,7 @@ class Job:
         return self.members.membership
 
     def start(self, now_s: float) -> list[Command]:
-        """Ask for the first containers."""
+        """Request the first containers."""
         self.out.begin(now_s)
         first = self.startup.first()
         self.out.sync("started", **{f"{role}s": number for role, number in first.items()})
@@ -146,7 +149,7 @@ class Job:
         return self.out.take()
 
     def step(self, event: e.Event, now_s: float) -> list[Command]:
-        """Take one event in and return what to do, in order."""
+        """Process one event and return the commands to execute, in order."""
         self.out.begin(now_s)
         self.masters.steps += 1
         if self.state not in ENDED_STATES:
@@ -155,7 +158,7 @@ class Job:
             return self.out.take()
         match event:
             case e.ChangeRequested() | e.CancelRequested():
-                error = JobFinishedError(f"the job has {self.state}: it cannot be changed any more")
+                error = JobFinishedError(f"the job has {self.state}: it can no longer be changed")
                 self.out.say(e.Answer(event.request_id, error=error))
             case e.MemberRegistered():
                 self.out.say(e.ReleaseContainer(event.container_id))
@@ -210,10 +213,10 @@ class Job:
             case e.Tick(silent_s):
                 self._on_tick(silent_s)
 
-    # ---- what an event says to the parts
+    # ---- how the parts handle an event
 
     def _on_registered(self, event: e.MemberRegistered) -> None:
-        """Tell a process its name; one that registers again also everything that it has not acknowledged."""
+        """Name a registered process; one that registers again also gets its unacknowledged orders."""
         known, now_s, membership = self.members.by_container.get(event.container_id), self.out.now_s, self.membership
         if known is None:
             self.out.say(e.ReleaseContainer(event.container_id))
@@ -234,14 +237,14 @@ class Job:
         if name in membership.members:
             turn = self.plans.flight.turn_of_membership()
             if name in self.members.unacked or not turn:
-                # Else the plan says it.
+                # Otherwise the plan sends it.
                 orders += self.members.orders([name], turn)
-            self.out.add(self.checkpoints.say_again(name, membership.partitions.owned_by(name)))
+            self.out.add(self.checkpoints.resend_order(name, membership.partitions.owned_by(name)))
         orders += [found for found in self._outstanding() if found[0] == name and found not in orders]
         self.out.send(orders)
 
     def _on_exited(self, container_id: str, reason: str, *, taken: bool, silent: bool = False) -> None:
-        """Take in that a member is lost or has left: its container ended, or (``silent``) it is not heard of."""
+        """Handle the end of a member: its container ended, or (``silent``) it stopped responding."""
         now_s, completed, starts = self.out.now_s, self.progress.completed, self.membership is None
         member, flight, became = self.members.ended(container_id), self.plans.flight, EvictionOutcome.WITHDRAWN
         if member is None:
@@ -257,7 +260,7 @@ class Job:
         elif starts and not member.granted and self.startup.may_begin(self.members.by_name.values()):
             self.out.note("smaller", without=[name])
         elif starts or took_part or self.recovery.is_newcomer(name) or flight.concerns(name):
-            # The end of a member whose container is taken says nothing about the job.
+            # If its container was taken away, its end says nothing about the job.
             own = not taken and self.evictions.of(name) is None
             loss = Loss(name, reason, completed, now_s)
             self.out.add(self.recovery.lost(member, loss, own=own, silent=silent, starts=starts))
@@ -267,17 +270,17 @@ class Job:
         self.out.add(self.evictions.end(container_id, became, now_s, took_part=took_part))
 
     def _on_warned(self, event: e.ContainersWarned) -> None:
-        """Take in that containers will be taken away; abort a plan that adds a member in one of them."""
+        """Record that containers will be taken away; abort a plan that adds a member in one of them."""
         now_s = self.out.now_s
         for warning in event.warnings:
             member = self.members.by_container.get(warning.container_id)
             if member is None:
-                # It has ended, or is being given back.
+                # It has ended, or is being released.
                 continue
             self.out.add(self.evictions.warn(member.name, member.roles, warning, now_s))
             expected = self.membership is None or self.recovery.is_newcomer(member.name)
             if expected and not member.launched:
-                # Nothing runs there yet, and the job cannot go on without the member.
+                # Nothing runs there yet, and the job cannot continue without the member.
                 self.out.add(self.members.dismiss([member.name], TAKEN_AWAY))
                 self.out.add(self.members.request_another(member, now_s))
         if self.plans.flight.committed is not None:
@@ -288,7 +291,7 @@ class Job:
                 self._abort(plan, f"the container of {', '.join(coming)} {TAKEN_AWAY}")
 
     def _on_report(self, report: m.Report, at_s: float) -> None:
-        """Take in what a member says, measured or said at ``at_s``."""
+        """Process a member's report, which was made at ``at_s``."""
         now_s, flight, membership = self.out.now_s, self.plans.flight, self.membership
         match report:
             case m.ClockReported():
@@ -305,7 +308,7 @@ class Job:
                 if in_flight and flight.uncommitted is not None:
                     self._abort(flight.uncommitted, f"{name}: {message}")
                 elif (turn == 0 or in_flight) and member is not None and Role.SERVER in member.roles:
-                    # Its owner cannot serve what a follower that others count on does not get.
+                    # An owner may not serve updates that a standing follower does not receive.
                     self.out.say(e.KillContainer(member.container))
                     why = f"cannot be reached: {name}: {message}"
                     self._on_exited(member.container, why, taken=False, silent=True)
@@ -314,7 +317,7 @@ class Job:
             case m.CheckpointUnusable(_, checkpoint, message):
                 if membership is None or self.recovery.inquiry is not None:
                     return
-                if self.checkpoints.is_begun_with(membership, checkpoint):
+                if self.checkpoints.restores(membership, checkpoint):
                     self.out.add(self.checkpoints.unusable(checkpoint, message, now_s))
                     self.recovery.unreadable(report)
             case m.Inventory():
@@ -334,7 +337,7 @@ class Job:
                         self._abort(flight.uncommitted, str(error))
 
     def _on_tick(self, silent_s: float) -> None:
-        """Give up what has waited too long, and say again what has had no effect."""
+        """Time out what has waited too long, and resend orders that have had no effect."""
         now_s, inquiry = self.out.now_s, self.recovery.inquiry
         for name in list(inquiry.newcomers) if inquiry is not None else ():
             member = self.members.by_name[name]
@@ -346,14 +349,14 @@ class Job:
         if reason and self.plans.flight.uncommitted is not None:
             self._abort(self.plans.flight.uncommitted, reason)
         elif without:
-            self.out.add(self.plans.flight.go_on_with_granted(now_s))
-            self.out.add(self.members.dismiss(without, "the change goes on without it"))
+            self.out.add(self.plans.flight.continue_with_granted(now_s))
+            self.out.add(self.members.dismiss(without, "the change continues without it"))
         if self.membership is None:
             self._step_start(silent_s > 0)
         self.out.send_due(self._outstanding())
 
     def _step_start(self, silent: bool) -> None:
-        """Let a job that starts wait, ask again, begin with what it has, give it back, or fail."""
+        """Do what the start of the job needs next: wait, request, start, release, or fail."""
         first = list(self.members.by_name.values())
         step, why = self.startup.step(first, silent, self.out.now_s)
         match step:
@@ -361,26 +364,26 @@ class Job:
                 self.out.add(self.members.request_all(self.startup.first(), self.out.now_s))
             case StartStep.BEGIN:
                 without = [member.name for member in first if not member.granted]
-                self.out.add(self.members.dismiss(without, "the job begins without it"))
+                self.out.add(self.members.dismiss(without, "the job starts without it"))
                 if without:
                     self.out.note("smaller", without=without)
             case StartStep.GIVE_BACK:
-                why = "the job cannot begin with what it has, and leaves it to others"
+                why = "the job cannot start with the containers that it has, and releases them"
                 self.out.add(self.members.dismiss([member.name for member in first], why))
                 self.out.note("gives-back", members=[member.name for member in first if member.granted])
             case StartStep.FAIL:
                 self._end(JobState.FAILED, why)
 
     def _on_restarted(self, event: e.MasterRestarted) -> None:
-        """Take over from another master.
+        """Continue after a restart of the master.
 
-        Orders to members follow when they register again: until then they have no connection to this master.
+        Members get their orders when they register again: until then this master has no connection to them.
         """
         now_s, ended = self.out.now_s, self.state in ENDED_STATES
         self.masters.begin(event.generation)
         self.out.sync("restarted", generation=event.generation, running=len(event.running))
         for container_id in event.running:
-            # Its release was decided, and perhaps not done.
+            # Its release was decided, but perhaps not carried out.
             if ended or container_id not in self.members.by_container:
                 self.out.say(e.ReleaseContainer(container_id))
         if ended:
@@ -389,12 +392,12 @@ class Job:
         for container_id, member in list(self.members.by_container.items()):
             pid = event.running.get(container_id)
             if container_id not in self.members.by_container:
-                # The plan was aborted that wanted it.
+                # An aborted plan has released it.
                 continue
             if pid is not None:
                 self.plans.flight.follow(self.members.launched(container_id, pid, now_s), now_s)
             elif member.launched:
-                # Most often its node is lost, too.
+                # Usually its node is lost, too.
                 self._on_exited(container_id, ENDED_AWAY, taken=True)
             else:
                 self.out.add(self.members.repeat_request(member, now_s))
@@ -406,7 +409,7 @@ class Job:
     # ---- what has become possible
 
     def _advance(self) -> None:
-        """Do everything that has become possible, in the order that is written above."""
+        """Do everything that has become possible, in the order given in the module's docstring."""
         now_s, failed = self.out.now_s, self.recovery.fatal or self.progress.fatal
         if failed and self.state not in ENDED_STATES:
             self._end(JobState.FAILED, failed)
@@ -436,9 +439,7 @@ class Job:
         assert membership is not None
         draining = bool(self.evictions.next_to_drain(membership))
         if not self.checkpoints.is_idle:
-            warned_s, size = self.evictions.servers_warned_s(membership), self.size.asked(self.plans.open)
-            clocks = progress.horizon, progress.lookahead, progress.completed
-            self.out.add(self.checkpoints.advance(CheckpointContext(membership, *clocks, warned_s, size), now_s))
+            self.out.add(self.checkpoints.advance(self._checkpoint_context(membership), now_s))
         if progress.grant(undecided=self.plans.undecided, hurried=draining):
             self.out.send(progress.orders(membership, self.plans.flight.owing()))
         if progress.finished and self.plans.is_idle:
@@ -447,7 +448,7 @@ class Job:
             self.out.add(self.export.start())
 
     def _recover(self) -> None:
-        """Ask those that are left when members were lost; let others take over as soon as all have answered."""
+        """Start an inquiry after a loss; install the new membership once all survivors have answered."""
         recovery, before, now_s = self.recovery, self.membership, self.out.now_s
         if before is None:
             return
@@ -469,7 +470,7 @@ class Job:
         self.out.add(recovery.end(before, after, self.progress.completed, now_s))
         servers = sorted(name for name in inquiry.lost if name in before.servers)
         if after.goes_back:
-            self.out.add(self.checkpoints.go_back(self.checkpoints.epoch + 1, after.from_clock, now_s))
+            self.out.add(self.checkpoints.roll_back(self.checkpoints.epoch + 1, after.from_clock, now_s))
             self.progress.roll_back(after.from_clock)
             if self.state is JobState.EXPORTING:
                 self.state = JobState.RUNNING
@@ -485,7 +486,7 @@ class Job:
         self.size.settle(self.members.held)
 
     def _change(self) -> None:
-        """Take changes on, one after the other, until one has to wait or none is left."""
+        """Process changes one after the other, until one has to wait or none is left."""
         plans, now_s = self.plans, self.out.now_s
         if plans.triggers:
             self.out.add(plans.fire(self._plan_context))
@@ -513,16 +514,16 @@ class Job:
             self.out.add(self.members.request_all(coming, now_s))
 
     def _drain(self, membership: Membership, names: tuple[MemberId, ...]) -> None:
-        """Queue a plan that takes warned members away, before all others; one that is not committed makes way."""
+        """Queue a plan that drains warned members first; it aborts an uncommitted plan that is in its way."""
         plan = self.plans.flight.uncommitted
         if self.progress.horizon >= self.settings.iterations - 1:
-            # With its last iteration granted the job ends soon; members that are lost before are recovered from.
+            # The job ends soon after its last iteration is granted; members lost before that are recovered.
             return
-        if plan is not None and may_go_on(plan, membership, names):
+        if plan is not None and may_continue(plan, membership, names):
             self.evictions.drained_by(plan)
             return
         if plan is not None:
-            why = f"it made way for {', '.join(names)}, whose containers are to be taken away"
+            why = f"cancelled to drain {', '.join(names)}, whose containers will be taken away"
             self._abort(plan, why, failed=False)
         self.out.add(self.plans.drain(names, self.out.now_s))
 
@@ -530,7 +531,7 @@ class Job:
 
     @property
     def looks_for_room(self) -> bool:
-        """True while room that no other application wants would let the job grow back."""
+        """Whether the job would grow back into room that no other application wants."""
         membership = self.membership
         if membership is None or self.state is not JobState.RUNNING:
             return False
@@ -545,8 +546,31 @@ class Job:
         completed, horizon = self.progress.completed, self.progress.horizon
         return PlanContext(self.membership, self.members.next_number, completed, horizon, exports, self.out.now_s)
 
+    @property
+    def tick_due_s(self) -> float:
+        """When a tick may bring anything, unless an event comes before: in the past while the job waits for something.
+
+        A job that only trains waits for nothing: it says its horizon again, and takes checkpoints by the clock.
+        """
+        if self.state in ENDED_STATES:
+            return inf
+        membership, plans = self.membership, self.plans
+        if membership is None or self.state is not JobState.RUNNING or not plans.is_idle or self.evictions.are_open:
+            return -inf
+        if self.recovery.inquiry is not None or self.members.unacked or self.checkpoints.pending is not None:
+            return -inf
+        if any(self.size.pending(self.members.held).values()) or plans.lacks_followers(membership):
+            return -inf
+        checkpoint_s = self.checkpoints.timetable.due_s(self._checkpoint_context(membership))
+        return min(self.out.due_s(self._outstanding()), checkpoint_s)
+
+    def _checkpoint_context(self, membership: Membership) -> CheckpointContext:
+        progress, warned_s = self.progress, self.evictions.servers_warned_s(membership)
+        clocks = progress.horizon, progress.lookahead, progress.completed
+        return CheckpointContext(membership, *clocks, warned_s, self.size.asked(self.plans.open))
+
     def _outstanding(self) -> Orders:
-        """Return the orders whose effect is missing, and those that have no acknowledgement."""
+        """Return the orders that have had no effect yet, or no acknowledgement."""
         membership, flight, unacked = self.membership, self.plans.flight, sorted(self.members.unacked)
         if membership is None:
             return []
@@ -558,7 +582,7 @@ class Job:
         return orders
 
     def _abort(self, plan: Plan, reason: str, *, failed: bool = True) -> None:
-        """Abort a plan that is not committed, and give its newcomers back."""
+        """Abort an uncommitted plan and release its newcomers."""
         self.out.add(self.plans.abort(plan, reason, self.out.now_s, failed=failed))
         self.out.add(self.members.dismiss(plan.added, f"plan {plan.plan_id} was aborted: {reason}"))
 
@@ -574,7 +598,7 @@ class Job:
         self.out.say(e.EndJob(state, reason))
 
     def waits_for(self, now_s: float) -> str:
-        """Return what the start or a recovery waits for, as a sentence; empty where that is not long."""
+        """Return a sentence about what the start or a recovery waits for; empty if the wait is short."""
         if self.state in ENDED_STATES:
             return ""
         if self.membership is None:
@@ -582,7 +606,7 @@ class Job:
         return self.recovery.waits_for(self.members.by_name, now_s)
 
     def validate(self) -> None:
-        """Assert what must always be true of the parts, and between them (design section 3)."""
+        """Assert the invariants of the parts and between them (design section 3)."""
         for part in (self.members, self.startup, self.evictions, self.plans, self.recovery, self.checkpoints):
             part.validate()
         self.export.validate()

@@ -1,10 +1,10 @@
 """The members of a job, from the request for a container to its end: membership, silence, and their masters.
 
-:class:`SilenceWatch` has the deadlines after which a silent member counts as lost.  :class:`Masters` knows which master
-a member has heard: a master whose log misses events must not go on.  Pure.
+:class:`SilenceWatch` has the deadlines after which a silent member counts as lost.  :class:`Masters` tracks which
+master's orders each member has received: a master whose log lacks such events must not continue.  Pure.
 
 Source: EPS §5.2 (the ApplicationMaster requests containers; processes register with it); design section 5 (a member is
-lost with its connection, or with its silence).
+lost when its connection breaks or it falls silent).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from eps.core.types import Address, CoreSettings, MemberId, Role, Tier, member_n
 
 
 class MemberPhase(StrEnum):
-    """How far a member is."""
+    """How far the start of a member has come."""
 
     REQUESTED = "requested"
     GRANTED = "granted"
@@ -37,36 +37,36 @@ class Member:
     name: MemberId
     container: str
     roles: frozenset[Role]
-    #: Its place among the members of its role, in the order in which the job asked for them, from 1 on.
+    #: Its number within its role, from 1, in the order of requests.
     rank: int
     tier: Tier = Tier.RELIABLE
     phase: MemberPhase = MemberPhase.REQUESTED
-    #: Where it listens; None before it has registered.
+    #: Where it listens; None until it registers.
     address: Address | None = None
-    #: Of its process: as the resource manager told it, and as the process itself does once it has registered.
+    #: Process id: reported by the resource manager at launch, and by the process itself when it registers.
     launched_pid: int = 0
     pid: int = 0
     #: When its container was requested, granted and launched, in seconds on the master's clock.
     asked_s: float = 0.0
     granted_s: float = 0.0
     launched_s: float = 0.0
-    #: Generation of the master that it registered with last; 0 before.
+    #: Generation of the master with which it registered last; 0 if none.
     generation: int = 0
-    #: Member that it has connected to -> which way the data goes.
+    #: Connected member -> transport of the data.
     ways: dict[MemberId, str] = field(default_factory=dict)
 
     @property
     def granted(self) -> bool:
-        """True once its container is granted."""
+        """Whether its container is granted."""
         return self.phase is not MemberPhase.REQUESTED
 
     @property
     def launched(self) -> bool:
-        """True once its process runs."""
+        """Whether its process was launched."""
         return self.phase in (MemberPhase.LAUNCHED, MemberPhase.REGISTERED)
 
     def is_late(self, now_s: float, patience_s: float) -> bool:
-        """Return whether its process has run for so long and has not registered."""
+        """Return whether its process has run for ``patience_s`` without registering."""
         return self.phase is MemberPhase.LAUNCHED and now_s - self.launched_s >= patience_s
 
 
@@ -76,7 +76,7 @@ class Members:
     Parameters
     ----------
     first_container : int
-        Number of the first container: log files of an earlier run have those before.
+        Number of the first container; lower numbers belong to log files of earlier runs.
     """
 
     def __init__(self, first_container: int = 1) -> None:
@@ -84,33 +84,33 @@ class Members:
         self.by_container: dict[str, Member] = {}
         #: The newest membership; None while the job starts.
         self.membership: Membership | None = None
-        #: Every membership that ever held, oldest first.
+        #: Every membership so far, oldest first.
         self.memberships: list[Membership] = []
-        #: Members that have not acknowledged the first membership, or the one after a recovery.
+        #: Members that have yet to acknowledge the first membership, or the one after a recovery.
         self.unacked: set[MemberId] = set()
-        #: Role -> number of the next member; numbers are never used again.
+        #: Role -> number of the next member; numbers are never reused.
         self.next_number = dict.fromkeys(Role, 1)
-        #: Address -> the member that registered last with it; some have ended.
+        #: Address -> the member that registered last with it, which may have ended.
         self._by_address: dict[Address, Member] = {}
         self._next_container = first_container
-        #: Role -> members that take part and have their containers.
+        #: Role -> how many members of the membership have their containers.
         self.held = dict.fromkeys(Role, 0)
 
     # ---- containers
 
     def request(self, role: Role, now_s: float) -> tuple[MemberId, list[e.Command]]:
-        """Request a container for the next member of a role; return its name, which no other ever has."""
+        """Request a container for the next member of a role; return the member's new name and the commands."""
         rank = self.next_number[role]
         self.next_number[role] = rank + 1
         name = member_name(role, rank)
         return name, self._request(name, frozenset({role}), rank, now_s)
 
     def request_all(self, counts: Mapping[Role, int], now_s: float) -> list[e.Command]:
-        """Request containers for so many members of each role."""
+        """Request containers for ``counts`` new members of each role."""
         return [command for role in Role for _ in range(counts[role]) for command in self.request(role, now_s)[1]]
 
     def request_another(self, member: Member, now_s: float) -> list[e.Command]:
-        """Request another container for a member whose own has ended."""
+        """Request a new container for a member whose container has ended."""
         return self._request(member.name, member.roles, member.rank, now_s)
 
     def _request(self, name: MemberId, roles: frozenset[Role], rank: int, now_s: float) -> list[e.Command]:
@@ -120,19 +120,19 @@ class Members:
         return [e.RequestContainer(container_id, roles)]
 
     def repeat_request(self, member: Member, now_s: float) -> list[e.Command]:
-        """Request the same container again: the request may have been lost with the master before."""
+        """Request the same container again: a restart of the master may have lost the request."""
         member.phase, member.asked_s = MemberPhase.REQUESTED, now_s
         return [e.RequestContainer(member.container, member.roles)]
 
     def granted(self, container_id: str, now_s: float) -> Member | None:
-        """Take in that a container was granted; return its member, None where the job does not count on it."""
+        """Record that a container was granted; return its member, or None if the container is unknown."""
         member = self.by_container.get(container_id)
         if member is not None and not member.granted:
             member.phase, member.granted_s = MemberPhase.GRANTED, now_s
         return member
 
     def launched(self, container_id: str, pid: int, now_s: float) -> Member | None:
-        """Take in that a container's process runs; return its member."""
+        """Record that a container's process runs; return its member, or None if the container is unknown."""
         member = self._runs(container_id, now_s)
         if member is not None:
             member.launched_pid = pid
@@ -140,7 +140,7 @@ class Members:
         return member
 
     def pids(self) -> dict[str, int]:
-        """Return the containers that were launched -> pid, as the resource manager told it."""
+        """Return launched containers -> pid, as the resource manager reported it."""
         return {name: member.launched_pid for name, member in self.by_container.items() if member.launched_pid}
 
     def _runs(self, container_id: str, now_s: float) -> Member | None:
@@ -150,7 +150,7 @@ class Members:
         return member
 
     def registered(self, event: e.MemberRegistered, generation: int, now_s: float) -> tuple[Member | None, bool]:
-        """Take in that a process registered; return its member, and whether it had registered before."""
+        """Record that a process registered; return its member and whether it had registered before."""
         member = self._runs(event.container_id, now_s)
         if member is None:
             return None, False
@@ -161,7 +161,7 @@ class Members:
         return member, again
 
     def ended(self, container_id: str) -> Member | None:
-        """Forget a member whose container ended, and return it; None where the job did not count on it."""
+        """Remove and return the member whose container ended, or None if the container is unknown."""
         member = self.by_container.pop(container_id, None)
         if member is not None:
             del self.by_name[member.name]
@@ -169,7 +169,7 @@ class Members:
         return member
 
     def dismiss(self, names: Iterable[MemberId], why: str) -> list[e.Command]:
-        """Give the containers of members back; harmless where one has ended."""
+        """Shut members down and release their containers; unknown names are skipped."""
         commands: list[e.Command] = []
         for name in names:
             member = self.by_name.pop(name, None)
@@ -182,20 +182,20 @@ class Members:
         return commands
 
     def connected(self, report: m.PeerReached) -> None:
-        """Take in which way the data of one member goes to another."""
+        """Record the transport between two members."""
         member, peer = self.by_name.get(report.name), self._by_address.get(report.peer)
         if member is not None and peer is not None and peer.name in self.by_name:
             here = {name: way for name, way in member.ways.items() if name in self.by_name}
             member.ways = {**here, peer.name: report.way}
 
     def of_role(self, role: Role) -> list[Member]:
-        """Return the members of a role, in the order in which their containers were requested."""
+        """Return the members of a role, in the order of their container requests."""
         return [member for member in self.by_name.values() if role in member.roles]
 
     # ---- the membership
 
     def first_membership(self, settings: CoreSettings) -> Membership | None:
-        """Return the membership that holds from the first clock on; None while a member has not registered."""
+        """Return the first membership, or None while a member has not registered."""
         addresses = {name: member.address for name, member in self.by_name.items() if member.address is not None}
         if not self.by_name or len(addresses) < len(self.by_name):
             return None
@@ -215,24 +215,24 @@ class Members:
         )
 
     def adopt(self, membership: Membership, *, waits: bool) -> None:
-        """Let a membership hold; ``waits``: nothing goes on before all members have acknowledged it."""
+        """Install a membership.  With ``waits`` the job pauses until all its members have acknowledged it."""
         self.membership = membership
         self.memberships.append(membership)
         self.unacked = set(membership.members) if waits else self.unacked
         self._count()
 
     def announce(self, membership: Membership, turn: int) -> list[tuple[MemberId, m.Order]]:
-        """Let a membership hold before which nothing goes on; return it as orders for all its members."""
+        """Install a membership for which the job waits; return it as orders for all its members."""
         self.adopt(membership, waits=True)
         return self.orders(membership.members, turn)
 
     def acknowledged(self, report: m.MembershipAcked) -> None:
-        """Take in that a member has a membership."""
+        """Record that a member has installed a membership."""
         if self.membership is not None and report.version == self.membership.version:
             self.unacked.discard(report.name)
 
     def orders(self, names: Iterable[MemberId], turn: int) -> list[tuple[MemberId, m.Order]]:
-        """Return the membership as an order for members; ``turn`` is that of the plan that made it, else 0."""
+        """Return the membership as orders for members; ``turn`` is that of the plan that made it, 0 if none did."""
         if self.membership is None:
             return []
         order = m.UpdateMembership(turn, self.membership)
@@ -244,7 +244,7 @@ class Members:
                 self.held[role] = sum(name in self.by_name for name in self.membership.of_role(role))
 
     def validate(self) -> None:
-        """Assert that each container has one member in one phase, and that memberships follow each other."""
+        """Assert that each container has one member in one phase, and that memberships are consecutive."""
         assert {member.container: member.name for member in self.by_name.values()} == {
             container_id: member.name for container_id, member in self.by_container.items()
         }
@@ -257,8 +257,8 @@ class Members:
         self.membership.validate()
         assert self.memberships[-1] is self.membership and self.unacked <= set(self.membership.members)
         assert [v.version for v in self.memberships] == list(range(1, len(self.memberships) + 1))
-        # One that takes over from lost members holds at once.  Equal where a plan commits before any worker was granted
-        # the clock of the plan before: then the later holds.
+        # A take-over holds at once, so its clock may be smaller.  Two plans may commit at the same clock if no worker
+        # was granted it in between: then the later one holds.
         for earlier, later in pairwise(self.memberships):
             for role in Role:
                 stayed = [name for name in earlier.of_role(role) if name in later.of_role(role)]
@@ -268,13 +268,13 @@ class Members:
             assert max(self.membership.balance()) <= 1, "loads are within one of each other"
 
 
-#: What is waited for longer than this is told.
-TOLD_S = 1.0
+#: Shorter waits for containers are not reported.
+REPORTED_WAIT_S = 1.0
 
 
 def containers_waited_for(records: Iterable[Member], now_s: float) -> str:
-    """Return that these wait for containers, and for how long, as a sentence; empty where none does for long."""
-    missing = [record for record in records if now_s - record.asked_s >= TOLD_S]
+    """Return a sentence about the members that wait for containers; empty if none has waited long."""
+    missing = [record for record in records if now_s - record.asked_s >= REPORTED_WAIT_S]
     if not missing:
         return ""
     count, waited_s = len(missing), now_s - min(record.asked_s for record in missing)
@@ -282,9 +282,9 @@ def containers_waited_for(records: Iterable[Member], now_s: float) -> str:
     return f"waits for {count} container{'s' if count > 1 else ''}, asked for {waited_s:.0f} s ago: {names}"
 
 
-#: A stream that broke is opened again within this long, or its member is lost.
+#: A member whose stream broke is lost unless it reconnects within this time.
 REATTACH_S = 1.0
-#: Asked this much later than the time before, the observer itself was not running.
+#: A longer gap between two checks means that the observer itself was paused.
 OWN_PAUSE_S = 1.0
 
 
@@ -296,7 +296,7 @@ class _Watched:
 
 
 class SilenceWatch:
-    """When each container was last heard of, and which count as lost for their silence.
+    """When each container was last heard, and which containers count as lost.
 
     Times are seconds of one steady clock.
 
@@ -306,45 +306,45 @@ class SilenceWatch:
 
     def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
-        #: When :meth:`silent` was called last; before that, since when a container is watched.
+        #: Time of the last call of :meth:`silent`; before the first, the time since which a container is watched.
         self._asked_s: float | None = None
 
     def expect(self, container_id: str, now_s: float) -> None:
-        """Wait for a container's stream from now on; one that has a stream is left as it is."""
+        """Start waiting for a container's stream; no effect if it is watched already."""
         self._begin(now_s)
         self._watched.setdefault(container_id, _Watched(now_s))
 
     def attached(self, container_id: str, now_s: float) -> None:
-        """A container opened a stream."""
+        """Record that a container opened a stream."""
         self._begin(now_s)
         self._watched[container_id] = _Watched(now_s)
 
     def _begin(self, now_s: float) -> None:
-        """From the first container on questions are due: an observer that does not come to its first one is late."""
+        """Start the watch with the first container, so that a late first check is recognised as a pause."""
         if self._asked_s is None:
             self._asked_s = now_s
 
     def heard(self, container_id: str, now_s: float) -> None:
-        """A container said something; of one that is not watched (any more) it means nothing."""
+        """Record a message of a container; ignored if it is not watched."""
         watched = self._watched.get(container_id)
         if watched is not None:
             watched.heard_s = now_s
 
     def broke(self, container_id: str, now_s: float) -> None:
-        """A container's stream broke."""
+        """Record that a container's stream broke."""
         watched = self._watched.get(container_id)
         if watched is not None:
             watched.broke_s = now_s
 
     def forget(self, container_id: str) -> None:
-        """A container has ended, or is to end: its silence means nothing."""
+        """Stop watching a container that has ended or will be ended."""
         self._watched.pop(container_id, None)
 
     def silent(self, now_s: float, timeout_s: float) -> list[tuple[str, str]]:
-        """Return (container, why) of those that count as lost, each once.
+        """Return (container, reason) for each container that counts as lost, once each.
 
-        Called much later than the time before, or for the first time much later than a container was watched, returns
-        none and starts every deadline anew: the caller could not have heard anything meanwhile.
+        A check that comes much later than the one before returns none and restarts every deadline: the paused caller
+        could not receive anything meanwhile.  The same holds for a late first check.
         """
         late = self._asked_s is not None and now_s - self._asked_s > OWN_PAUSE_S
         self._asked_s = now_s
@@ -360,52 +360,53 @@ class SilenceWatch:
                 lost.append((container_id, f"said nothing for {timeout_s:g} s"))
             elif watched.broke_s is not None and now_s - watched.broke_s >= min(REATTACH_S, timeout_s):
                 within_s = min(REATTACH_S, timeout_s)
-                lost.append((container_id, f"lost its session and did not come back within {within_s:g} s"))
+                lost.append((container_id, f"lost its connection and did not reconnect within {within_s:g} s"))
         for container_id, _ in lost:
             del self._watched[container_id]
         return lost
 
 
-#: Why a job ends whose log misses records.
+#: Why a job whose log lacks records ends.
 MISSING = (
-    "the job master cannot go on: records are missing from its log, for {who} has heard of more than they say; nothing "
-    "can be restored: eps resume goes on from the latest checkpoint, or the seed"
+    "records are missing from the job master's log: {who} has received orders of which the log knows nothing; the job "
+    "cannot continue; run eps resume to restart it from its latest checkpoint, or from its seed if there is none"
 )
 
 
 class Masters:
-    """The masters that a job has had, and what each has logged.
+    """The masters that a job has had, and how much each has logged.
 
-    A master that cannot log goes on, and what it tells its members is unknown to the next master.  So every order
-    carries the number of the last logged event, and members say the highest number that they have heard.  A master
-    whose log is shorter than that must not go on: the job ends, and ``eps resume`` continues it.
+    A master that cannot log continues, but the next master does not know what it ordered.  So every order carries the
+    number of the last logged event, and members report the highest number that they received.  A master whose log is
+    shorter must not continue: the job ends, and ``eps resume`` restarts it.
 
-    Source: a candidate with a shorter log than a voter leads nobody: Raft (Ongaro and Ousterhout 2014, section 5.4.1).
+    Source: a candidate whose log is shorter than a voter's cannot become the leader: Raft (Ongaro and Ousterhout 2014,
+    section 5.4.1).
     """
 
     def __init__(self) -> None:
         #: Counts the masters.
         self.generation = 1
-        #: Events taken in.
+        #: Events processed.
         self.steps = 0
-        #: Generation of each master before this one -> the events of which there are records.
+        #: Generation of each earlier master -> the number of events that it logged.
         self._logged: dict[int, int] = {}
 
     def begin(self, generation: int) -> None:
-        """Another process is the master from the event on that is being taken in."""
+        """Record that another process is the master, from the event that is being processed."""
         self._logged[self.generation] = self.steps - 1
         self.generation = generation
 
     def miss(self, registered_with: int, heard_generation: int, heard_step: int) -> bool:
-        """Return whether a member has heard of events that the log does not have.
+        """Return whether a member has received an order that follows from an event missing in the log.
 
         Parameters
         ----------
         registered_with : int
-            Generation of the master that the member registered with last, as the log says.
+            Generation of the master with which the member registered last, according to the log.
         heard_generation, heard_step : int
-            Of the last order that the member has heard.
+            From the latest order that the member received.
         """
-        # A member hears nothing of a master before it has registered there.
+        # A member receives orders of a master only after it has registered there.
         unknown = heard_generation > registered_with
         return unknown or heard_step > self._logged.get(heard_generation, self.steps)

@@ -1,9 +1,9 @@
 """The numbered membership, its two ownership tables, and the three lists derived from it.
 
-Every worker and server derives its server list, worker list and clock list from one numbered value, so lists can be
-compared by number and never drift.  All are values: every change returns a new one.
+Workers and servers derive their server list, worker list and clock list from one numbered value.  So lists can be
+compared by number and cannot drift apart.  All values are immutable: a change returns a new one.
 
-Source: EPS §2.2 and §3.1.1-3.1.4, Figs 1, 4, 7 and 9; design: one value instead of four separately updated lists.
+Source: EPS §2.2 and §3.1.1-3.1.4, Figs 1, 4, 7 and 9.  Design: one value instead of four separately updated lists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from eps.core.types import Address, MemberId, Role
 
 
 def spread_evenly(items: int, members: Sequence[MemberId]) -> tuple[MemberId, ...]:
-    """Give ``items`` consecutive ids to ``members`` in order, counts within one, the first get more.
+    """Assign ``items`` consecutive ids to ``members`` in order; counts differ by at most one, the first get more.
 
     Source: EPS Fig. 4 (P1 and P2 on S1, D1 to D3 on W1, ...; contents inferred from Figs 6, 8 and 12).
     """
@@ -29,11 +29,11 @@ def spread_evenly(items: int, members: Sequence[MemberId]) -> tuple[MemberId, ..
 
 @dataclass(frozen=True, slots=True)
 class PartitionTable:
-    """Partition -> owning server (EPS's server list, seen from the partition)."""
+    """Partition -> owning server (the server list of EPS, indexed by partition)."""
 
     #: Owner of partition ``i`` at position ``i``.  Invariant: every partition has exactly one.
     owners: tuple[MemberId, ...]
-    #: Followers of partition ``i``, in name order; empty until a job keeps standing followers.
+    #: Followers of partition ``i``, in name order; empty if the job has no standing followers.
     followers: tuple[tuple[MemberId, ...], ...] = ()
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class PartitionTable:
     def with_owners(self, changes: Mapping[int, MemberId], leaving: Iterable[MemberId] = ()) -> PartitionTable:
         """Return the table after ``changes`` (partition -> new owner), without followers on ``leaving`` servers.
 
-        What moves has no follower until it gets one.
+        A partition that moves has no follower until one is assigned.
         """
         gone = frozenset(leaving)
         owners = tuple(changes.get(p, owner) for p, owner in enumerate(self.owners))
@@ -78,16 +78,16 @@ class PartitionTable:
 
 @dataclass(frozen=True, slots=True)
 class SplitTable:
-    """Split -> active worker and the workers that hold it inactive (EPS §3.1.4)."""
+    """Split -> its active worker, and the workers that hold an inactive copy (EPS §3.1.4)."""
 
-    #: Active holder of split ``i`` at position ``i``.  Invariant: exactly one.
+    #: Active worker of split ``i``.  Invariant: exactly one.
     active: tuple[MemberId, ...]
-    #: Workers that keep split ``i`` on disk only, those that gave it away last at the end; never the active one.
+    #: Workers that hold split ``i`` on disk only, most recent donor last.  Never contains the active one.
     inactive: tuple[tuple[MemberId, ...], ...]
 
     @classmethod
     def of(cls, active: Sequence[MemberId]) -> SplitTable:
-        """Return the table with these active holders and no inactive copy."""
+        """Return a table with these active workers and no inactive copies."""
         return cls(tuple(active), tuple(() for _ in active))
 
     def __len__(self) -> int:
@@ -109,9 +109,9 @@ class SplitTable:
         return found
 
     def with_active(self, changes: Mapping[int, MemberId], leaving: Iterable[MemberId] = ()) -> SplitTable:
-        """Return the table after splits became active elsewhere.
+        """Return the table after ``changes`` (split -> new active worker).
 
-        A donor that stays keeps an inactive copy (EPS Fig. 8); copies of ``leaving`` workers vanish with them.
+        A donor that stays keeps an inactive copy (EPS Fig. 8); copies on ``leaving`` workers are dropped.
         """
         gone = frozenset(leaving)
         active, inactive = list(self.active), list(self.inactive)
@@ -127,7 +127,7 @@ class SplitTable:
 
 @dataclass(frozen=True, slots=True)
 class ListEntry:
-    """One line of a server list or worker list: where a member is and what it holds."""
+    """One line of a server list or worker list: a member's address and what it holds."""
 
     name: MemberId
     address: Address
@@ -137,9 +137,9 @@ class ListEntry:
 
 @dataclass(frozen=True)
 class Membership:
-    """Who belongs to the job, and who holds what, from a clock on."""
+    """The members of a job and what each holds, from a clock on."""
 
-    #: Grows by one with every committed plan and every recovery; 1 is the start.
+    #: Grows by one with every committed plan and every recovery; the first is 1.
     version: int
     #: First clock that is computed under this membership.
     from_clock: int
@@ -151,17 +151,16 @@ class Membership:
     splits: SplitTable
     #: Invariant: keys are exactly workers and servers.
     addresses: Mapping[MemberId, Address] = field(default_factory=dict)
-    #: Where members were lost: the first clock of each split that may not have been contributed everywhere, or whose
-    #: result nobody has.  Such a membership holds at once, and for everything that is on its way.  Empty where a plan
-    #: made the membership.
+    #: After a loss: per split, the first clock that some server may lack or whose result is lost.  Such a membership
+    #: takes effect at once, also for messages in flight.  Empty if a plan made the membership.
     split_clocks: tuple[int, ...] = ()
-    #: How often this run of the job has gone back to a checkpoint; what is of an earlier incarnation is void.
+    #: How often this run of the job has rolled back to a checkpoint.  Messages of earlier incarnations are void.
     incarnation: int = 0
-    #: The checkpoint that the incarnation began with; empty for the seeded start.
+    #: The checkpoint with which the incarnation began; empty if it began from the seed.
     checkpoint: str = ""
-    #: Number of the latest recovery that it, or one before it, came from.
+    #: Number of the latest recovery up to this membership.
     recovery: int = 0
-    #: True for the membership that begins an incarnation: everybody forgets what was after the checkpoint.
+    #: Whether it begins an incarnation: every member discards what happened after the checkpoint.
     goes_back: bool = False
 
     def __post_init__(self) -> None:
@@ -169,12 +168,12 @@ class Membership:
 
     @property
     def takes_over(self) -> bool:
-        """True where it was made because members were lost."""
+        """Whether it was made because members were lost."""
         return bool(self.split_clocks)
 
     @property
     def members(self) -> tuple[MemberId, ...]:
-        """Workers, then servers."""
+        """The workers, followed by the servers."""
         return self.workers + self.servers
 
     def of_role(self, role: Role) -> tuple[MemberId, ...]:
@@ -199,7 +198,7 @@ class Membership:
         return tuple(ListEntry(w, self.addresses[w], tuple(held[w])) for w in self.workers)
 
     def validate(self) -> None:
-        """Assert what must always be true of a membership (design section 3)."""
+        """Assert the invariants of a membership (design section 3)."""
         assert len(set(self.members)) == len(self.members), self.members
         assert self.workers and self.servers, "a job has at least one worker and one server"
         assert set(self.addresses) == set(self.members), "addresses are those of the members"
@@ -211,7 +210,7 @@ class Membership:
             assert self.splits.active[split] not in holders, f"split {split} is active and inactive on one worker"
 
     def balance(self) -> tuple[int, int]:
-        """Return (partition spread, split spread): largest minus smallest load; at most 1 after a plan."""
+        """Return the spread of partitions and of splits: largest minus smallest load, at most 1 after a plan."""
         partitions = self.partitions.counts(self.servers).values()
         splits = self.splits.counts(self.workers).values()
         return max(partitions) - min(partitions), max(splits) - min(splits)

@@ -1,7 +1,7 @@
 """Control messages between the job master and the members, as values.
 
-``eps.net.messages.codec`` carries them over gRPC field by field (``proto/eps/pb/control.proto`` has a message of the
-same name and fields for each); tests and the simulator pass them as they are.  Every message is idempotent: applying
+``eps.net.messages.codec`` encodes them for gRPC field by field; ``proto/eps/pb/control.proto`` has a message with the
+same name and fields for each.  Tests and the simulator pass them as they are.  Every message is idempotent: applying
 one twice, or an old one late, changes nothing.
 
 Source: EPS §3.1.3 (the transmission signal and the dependency update signal of the master), §5.2.
@@ -17,10 +17,10 @@ from eps.core.types import Address, MemberId, Role
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """What one split contributed at one clock, measured at the parameters of that clock."""
+    """The contribution of one split at one clock, measured at the parameters of that clock."""
 
     split: int
-    #: Rows that took part.
+    #: Rows in the batch.
     samples: int
     #: Sum of the loss over those rows, without penalties.
     loss_sum: float
@@ -33,7 +33,7 @@ class SplitResult:
 
 @dataclass(frozen=True, slots=True)
 class MembershipAcked:
-    """The member's lists are those of this version (EPS barrier 4 counts these)."""
+    """The member has installed the membership of this version (EPS barrier 4 counts these)."""
 
     name: MemberId
     version: int
@@ -49,7 +49,7 @@ class ListsUpdated:
 
 @dataclass(frozen=True, slots=True)
 class ClockReported:
-    """A worker computed these splits of a clock; their push is on its way."""
+    """A worker computed these splits of a clock and is pushing them."""
 
     name: MemberId
     clock: int
@@ -60,7 +60,7 @@ class ClockReported:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSent:
-    """A donor has sent the snapshot of a partition; updates follow from now on."""
+    """A donor has sent the snapshot of a partition and now forwards its updates."""
 
     name: MemberId
     plan_id: int
@@ -71,7 +71,7 @@ class PartitionSent:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCaughtUp:
-    """A follower holds the partition and applies its updates; the checksum is of the snapshot it received."""
+    """A follower holds the partition and applies its updates; the checksum is that of the received snapshot."""
 
     name: MemberId
     plan_id: int
@@ -81,7 +81,7 @@ class PartitionCaughtUp:
 
 @dataclass(frozen=True, slots=True)
 class SplitReceived:
-    """A worker has a split that a plan makes active there, checked and in memory."""
+    """A worker has received a split that a plan makes active on it; it is checked and in memory."""
 
     name: MemberId
     plan_id: int
@@ -92,12 +92,12 @@ class SplitReceived:
 
 @dataclass(frozen=True, slots=True)
 class TransferFailed:
-    """A donor could not send, or a receiver not take, what a plan moves: the plan cannot go on."""
+    """A donor could not send, or a receiver could not store, what a plan moves: the plan cannot continue."""
 
     name: MemberId
     plan_id: int
     message: str
-    #: Whom it could not be sent to.
+    #: The member to which it could not be sent.
     target: MemberId = ""
 
 
@@ -112,7 +112,7 @@ class PartitionPromoted:
 
 @dataclass(frozen=True, slots=True)
 class PlanReleased:
-    """The member dropped what the plan took from it; a removed member is drained."""
+    """The member dropped what the plan moved away from it; a removed member is drained."""
 
     name: MemberId
     plan_id: int
@@ -120,7 +120,7 @@ class PlanReleased:
 
 @dataclass(frozen=True, slots=True)
 class MemberFailed:
-    """A member met an error that it cannot mend; the job cannot go on with it."""
+    """A member met an error that it cannot recover from; the job cannot continue with it."""
 
     name: MemberId
     kind: str
@@ -129,35 +129,35 @@ class MemberFailed:
 
 @dataclass(frozen=True, slots=True)
 class HeldPartition:
-    """What a server is to a partition, and how far it is."""
+    """A server's holding of one partition, and its progress."""
 
     partition: int
     #: A value of :class:`eps.core.partition_state.Holding`.
     holding: str
-    #: Per split, the next clock that it contributes.
+    #: Per split, the next clock that is due.
     next_clock: tuple[int, ...]
-    #: BSP: the first clock whose parameters can still be read; the version before the newest one is not everywhere.
+    #: BSP: the first clock whose parameters this server still has; some servers lack the version before the newest.
     oldest_clock: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a member holds and how far it is, after others were lost."""
+    """What a member holds and its progress; sent after other members were lost."""
 
     name: MemberId
-    #: Number of the recovery that asked.
+    #: Number of the recovery that requested it.
     recovery: int
-    #: A worker: the last clock whose parameters it has read completely.
+    #: Workers: the last clock whose parameters were read completely.
     read_clock: int = 0
-    #: A server: the partitions whose arrays it has.
+    #: Servers: the partitions whose arrays they hold.
     partitions: tuple[HeldPartition, ...] = ()
-    #: A server: results of the latest clocks, as workers sent them along with their pushes.
+    #: Servers: results of the latest clocks, which workers send along with their pushes.
     results: tuple[ClockReported, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPartWritten:
-    """A server wrote its partition of a checkpoint; it would survive a loss of power."""
+    """A server wrote its partition of a checkpoint durably: it survives a power failure."""
 
     name: MemberId
     checkpoint_id: int
@@ -165,32 +165,32 @@ class CheckpointPartWritten:
     file: str
     size_bytes: int
     checksum: str
-    #: Per split, the next clock that it contributes.
+    #: Per split, the next clock that is due.
     next_clock: tuple[int, ...]
     applied: int
     duplicates_refused: int
 
     @property
     def clock(self) -> int:
-        """Clocks that every split has contributed."""
+        """The number of clocks that every split has contributed."""
         return min(self.next_clock)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPartFailed:
-    """A server could not write its partition of a checkpoint; training goes on."""
+    """A server could not write its partition of a checkpoint; training continues."""
 
     name: MemberId
     checkpoint_id: int
     partition: int
     message: str
-    #: The partition was past the clock when the order came.
+    #: Whether the partition was already past the clock when the order arrived.
     late: bool
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPartWaits:
-    """A server waits for where checkpoints are, to write its partition; said again every few seconds."""
+    """A server waits for the checkpoint storage before it can write its partition; repeated every few seconds."""
 
     name: MemberId
     checkpoint_id: int
@@ -200,7 +200,7 @@ class CheckpointPartWaits:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointUnusable:
-    """A server cannot read the checkpoint that the job goes back to; it is still where it was."""
+    """A server cannot read the checkpoint to which the job rolls back; the server's state is unchanged."""
 
     name: MemberId
     checkpoint: str
@@ -209,11 +209,11 @@ class CheckpointUnusable:
 
 @dataclass(frozen=True, slots=True)
 class PeerReached:
-    """The member has connected to another; for people, who look here first when a job is slow."""
+    """The member has connected to another; shown to users, to find slow connections."""
 
     name: MemberId
     peer: Address
-    #: ``shm``, ``unix``, ``tcp`` or ``grpc``.
+    #: The transport: ``shm``, ``unix``, ``tcp`` or ``grpc``.
     way: str
 
 
@@ -241,7 +241,7 @@ Report = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One item of a transfer order: which partition or split goes to whom."""
+    """One item of a transfer order: a partition or split, and the member that receives it."""
 
     item: int
     target: MemberId
@@ -250,7 +250,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """A member that a plan adds, before it is part of a membership."""
+    """A member that a plan adds and that is not yet in a membership."""
 
     name: MemberId
     address: Address
@@ -259,17 +259,17 @@ class Newcomer:
 
 @dataclass(frozen=True, slots=True)
 class UpdateLists:
-    """Put these members into the address lists, before anything is sent to them."""
+    """Add these members to the address lists, before anything is sent to them."""
 
     plan_id: int
     added: tuple[Newcomer, ...]
-    #: Partitions that the receiver, one of those added, will be sent: it gets their memory ready before it answers.
+    #: Partitions that the receiver will be sent, if it is one of those added: it allocates them before it answers.
     coming: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateMembership:
-    """A membership that holds.  ``plan_id`` is 0 where no plan made it: at the start, and after members were lost."""
+    """Install a membership.  ``plan_id`` is 0 if no plan made it: at the start, and after a loss of members."""
 
     plan_id: int
     membership: Membership
@@ -277,17 +277,17 @@ class UpdateMembership:
 
 @dataclass(frozen=True, slots=True)
 class GrantHorizon:
-    """No worker starts a clock beyond ``horizon``; results of clocks below ``completed`` are recorded."""
+    """No worker starts a clock beyond ``horizon``; the results of clocks below ``completed`` are recorded."""
 
     horizon: int
     completed: int
-    #: Membership that the receiver must hold before it goes beyond that membership's first clock.
+    #: The receiver goes beyond the first clock of this membership only if it has installed it.
     membership_version: int
 
 
 @dataclass(frozen=True, slots=True)
 class SendPartitions:
-    """Send these partitions: a snapshot, then every update, until the plan is released or aborted."""
+    """Send a snapshot of these partitions, then every update, until the plan is released or aborted."""
 
     plan_id: int
     transfers: tuple[Target, ...]
@@ -295,7 +295,7 @@ class SendPartitions:
 
 @dataclass(frozen=True, slots=True)
 class SendSplits:
-    """Send copies of these splits; they stay active here until a membership says otherwise."""
+    """Send copies of these splits; they stay active on the sender until a membership moves them."""
 
     plan_id: int
     transfers: tuple[Target, ...]
@@ -303,9 +303,9 @@ class SendSplits:
 
 @dataclass(frozen=True, slots=True)
 class LoadSplits:
-    """Read these splits of the inactive dataset into memory: a plan makes them active here (EPS Fig. 11).
+    """Load these splits of the inactive dataset into memory: a plan makes them active here (EPS Fig. 11).
 
-    Answered with ``SplitReceived`` of 0 bytes for each.
+    Each is answered with a ``SplitReceived`` of 0 bytes.
     """
 
     plan_id: int
@@ -314,21 +314,21 @@ class LoadSplits:
 
 @dataclass(frozen=True, slots=True)
 class AbortPlan:
-    """Forget everything that this plan brought."""
+    """Discard everything that this plan brought."""
 
     plan_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasePlan:
-    """All members have moved on: drop what this plan took away; answered with ``PlanReleased``."""
+    """Drop what this plan moved away: all members have switched.  Answered with ``PlanReleased``."""
 
     plan_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class TakeCheckpoint:
-    """Write each partition that you own when it has completed ``clock`` clocks; say again what you said of this one."""
+    """Write each owned partition when it has completed ``clock`` clocks; if it was already reported, report again."""
 
     checkpoint_id: int
     clock: int
@@ -344,10 +344,10 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class TakeInventory:
-    """Members were lost: say what you hold.  Answered with ``Inventory``."""
+    """Report what you hold, because members were lost.  Answered with ``Inventory``."""
 
     recovery: int
-    #: The first clock of which the job master lacks results.
+    #: The first clock whose results the job master lacks.
     from_clock: int
 
 

@@ -1,4 +1,4 @@
-"""One partition on one server: which contributions it has, who follows it, what waits for it.  Pure.
+"""One partition on one server: its contributions, followers and waiting requests.  Pure.
 
 Source: EPS §2.2 Fig. 1c; design sections 4 and 5.
 """
@@ -20,45 +20,45 @@ Commands = list[s.ServerCommand]
 
 
 class Holding(StrEnum):
-    """What a server is to a partition that it holds."""
+    """A server's role for a partition that it holds."""
 
     OWNER = "owner"
     #: Applies the owner's updates; becomes the owner at a commit.
     FOLLOWER = "follower"
-    #: Gave the partition away; answers for the clocks before, refuses the rest.
+    #: Gave the partition away; answers for earlier clocks, refuses the rest.
     FORMER = "former"
-    #: Was the former owner until the plan was released: the arrays are gone, only what was applied is known.
+    #: Former owner after the plan's release: the arrays are freed, only the counters are left.
     DROPPED = "dropped"
 
 
 @dataclass(slots=True)
 class Clocks:
-    """Which contributions were added to a partition."""
+    """The contributions that were added to a partition."""
 
-    #: Per split, the next clock that it contributes.  Invariant: ``completed == min(next_clock)``.
+    #: Per split, the next clock that is due.  Invariant: ``completed == min(next_clock)``.
     next_clock: list[int]
     completed: int
-    #: BSP: the first clock whose parameters are still here; what came in one piece has the newest version only.
+    #: BSP: the first clock whose parameters are still kept; a received snapshot has the newest version only.
     oldest: int
-    #: Contributions, one for each (clock, split), that were added to the parameters.
+    #: Contributions, one for each (clock, split), added to the parameters.
     applied: int = 0
     duplicates_refused: int = 0
-    #: Splits that contributed to clock ``completed`` (BSP).
+    #: Splits that have contributed to clock ``completed`` (BSP).
     arrived: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, counters: s.Counters) -> Clocks:
-        """Return the clocks of a partition that is so far."""
+        """Return the clocks of a partition with this progress."""
         completed = counters.completed
         return cls(list(counters.next_clock), completed, completed, counters.applied, counters.duplicates_refused)
 
     def counters(self) -> s.Counters:
-        """Return how far the partition is, without what contributed to a clock that is not complete."""
+        """Return the progress of the partition, without contributions to an incomplete clock."""
         return s.Counters(tuple(self.next_clock), self.applied, self.duplicates_refused)
 
     @property
     def readable_from(self) -> int:
-        """The first clock whose parameters are kept; with the first push of a clock the version before goes."""
+        """The first clock whose parameters are kept; the first push of a clock frees the version before."""
         return self.completed if self.arrived else self.oldest
 
     def advance(self, clock: int, splits: Iterable[int]) -> None:
@@ -70,7 +70,7 @@ class Clocks:
         self.completed, self.oldest = min(self.next_clock), clock
 
     def close(self) -> None:
-        """End clock ``completed``, to which every split contributed: as :meth:`advance`, but for all at once."""
+        """Complete clock ``completed``, to which every split contributed: a faster :meth:`advance` for all at once."""
         clock, num_splits = self.completed, len(self.next_clock)
         assert self.next_clock.count(clock) == num_splits, (clock, self.next_clock)
         self.completed, self.oldest = clock + 1, clock
@@ -79,13 +79,13 @@ class Clocks:
         self.arrived.clear()
 
     def forget_begun(self) -> None:
-        """Forget what contributed to a clock that is not complete: all of it is pushed again."""
+        """Drop the contributions to an incomplete clock: all of it is pushed again."""
         if self.arrived:
             self.oldest = self.completed
             self.arrived.clear()
 
     def validate(self, bsp: bool) -> None:
-        """Assert what must always be true."""
+        """Assert the invariants."""
         assert self.completed == min(self.next_clock)
         assert not self.arrived or len(self.arrived) < len(self.next_clock)
         assert not bsp or max(self.next_clock) == self.completed, "BSP: every split is at the partition's clock"
@@ -95,17 +95,16 @@ class Clocks:
 
 @dataclass(slots=True)
 class Follower:
-    """What an owner knows of a server that it sends a partition to."""
+    """What an owner tracks about a server to which it sends a partition."""
 
-    #: The plan that asked for it; 0: it stands since the incarnation began.
+    #: The plan that asked for it; 0 if it stands since the incarnation began.
     plan_id: int
     #: Number of the first update that it has not acknowledged; None until it has its snapshot.
     acked: int | None = None
-    #: Number of the first update that was made when it had its snapshot, until it has those before: no plan may count
-    #: on it earlier, since workers were served or told what it may lack.
+    #: The owner's next update number when the snapshot was acknowledged; None once the follower has all before.  No
+    #: plan may count on it earlier: workers may have been served or told what it lacks.
     joined_at: int | None = None
-    #: What the job master is told of its snapshot, once ``joined_at`` is reached; None for one that stands since the
-    #: incarnation began.
+    #: The report about its snapshot, sent once ``joined_at`` is reached; None if it stands since the incarnation began.
     sent: m.PartitionSent | None = None
 
 
@@ -113,28 +112,28 @@ class Follower:
 class PartitionState:
     """Clocks, followers and waiting requests of one partition on one server.
 
-    Methods append what is to be done to ``out``, in order.
+    Methods append their commands to ``out``, in order.
     """
 
     partition: int
     bsp: bool
     holding: Holding
     clocks: Clocks
-    #: Number of the next update for followers, or expected from the owner.
+    #: Number of the next update, which is sent to followers or expected from the owner.
     sequence: int = 0
-    #: Number of the first update of its own: nobody else can have made one with that number, or a later one.
+    #: Number of its first update as the owner: no other server makes updates from that number on.
     owned_from: int | None = None
-    #: Follower side: the plan that brought it, and the checksum of its snapshot as it arrived.
+    #: Follower side: the plan that brought it, and the checksum of the received snapshot.
     plan_id: int = 0
     checksum: str = ""
-    #: BSP: the clock at which this server becomes, or stops being, the owner.
+    #: BSP: the clock at which this server becomes the owner, or stops being it.
     promote_at: int | None = None
-    #: Under BSP nothing is served that one of those lacks which have caught up.
+    #: Servers that receive its updates.  Under BSP nothing is served that a caught-up follower lacks.
     followers: dict[MemberId, Follower] = field(default_factory=dict)
-    #: SSP and ASP: acknowledgements that wait for followers, with the sequence number that these must have reached.
+    #: SSP and ASP: acknowledgements that wait until followers reach a sequence number.
     unstable: list[tuple[int, s.AckPush]] = field(default_factory=list)
     held: list[s.PushArrived | s.PullArrived] = field(default_factory=list)
-    #: What overtook earlier updates, by sequence number.
+    #: Updates that arrived before earlier ones, by sequence number.
     early: dict[int, s.UpdateArrived | s.PromoteArrived] = field(default_factory=dict)
     #: Every split of the job.
     everyone: tuple[int, ...] = field(init=False)
@@ -142,22 +141,22 @@ class PartitionState:
     def __post_init__(self) -> None:
         self.everyone = tuple(range(len(self.clocks.next_clock)))
 
-    # ---- what workers ask for
+    # ---- requests of workers
 
     def push(self, event: s.PushArrived, out: Commands, sums: Commands) -> bool:
-        """Accept, hold or refuse a push; return whether it was one that moved the clock of the partition or a split.
+        """Accept, hold or refuse a push; return whether it advanced the clock of the partition or of a split.
 
         Parameters
         ----------
         event : PushArrived
-            Of splits and a clock of the job.
+            With valid splits and clock.
         out : list
         sums : list
-            Takes sums and steps: ``out``, or what is put before it.
+            Receives sums and steps: ``out``, or a list that is put before it.
         """
         clocks, splits, clock = self.clocks, event.splits, event.clock
         if not (
-            # What comes of nearly every push; the rules, which look at each split, would say the same.
+            # Fast path for nearly every push; the general rules, which check each split, agree with it.
             self.bsp
             and clock == clocks.completed
             and self.holding is Holding.OWNER
@@ -180,14 +179,14 @@ class PartitionState:
         return True
 
     def _is_due(self, event: s.PushArrived, out: Commands) -> bool:
-        """Return whether a push is to be added; answer it, or hold it, where it is not."""
+        """Return whether a push is to be added; otherwise answer or hold it."""
         clocks, splits, clock = self.clocks, event.splits, event.clock
         behind = [split for split in splits if clock < clocks.next_clock[split]]
         if self.holding is Holding.FOLLOWER and len(behind) < len(splits):
             self.held.append(event)
             return False
-        # A follower answers what it knows to be applied: held, that answer would wait for a commit clock which its
-        # sender cannot reach without it (a partition that comes back to a server that gave it away).
+        # A follower answers for what it knows to be applied.  Held, the answer would wait for a commit clock
+        # that the sender cannot reach without it (a partition that returns to a server that gave it away).
         if self.bsp and clock == clocks.completed:
             behind = [split for split in splits if split in clocks.arrived]
         if len(behind) == len(splits):
@@ -196,13 +195,13 @@ class PartitionState:
         elif self.holding is not Holding.OWNER:
             out.append(s.RefuseStale(event.request))
         elif behind:
-            # A sum cannot be taken apart: the worker sends the missing splits again, one by one.
+            # A sum cannot be taken apart: the worker resends the missing splits one by one.
             clocks.duplicates_refused += len(behind)
             out.append(s.AckPush(event.request, event.partition, tuple(behind), accepted=False))
         elif not any(clock > clocks.next_clock[split] for split in splits):
             return True
         elif self.bsp:
-            # Its sender cannot have read this clock's parameters: they do not exist.
+            # The sender cannot have read this clock's parameters: they do not exist yet.
             rule = f"the partition is at clock {clocks.completed}"
             out.append(s.Fail(event.request, f"a push of clock {clock}; {rule}"))
         else:
@@ -234,36 +233,36 @@ class PartitionState:
             else:
                 self.held.append(event)
         elif asked == completed and self.followers and self.holding is Holding.OWNER and not self.stable:
-            # A follower that lacks it could become the owner: then nobody may have read it.
+            # A follower that lacks it could become the owner, so no worker may read it yet.
             self.held.append(event)
         elif asked == completed or (asked == completed - 1 and not self.clocks.arrived):
             out.append(s.AnswerPull(event.request, self.partition, asked))
         else:
-            # Somebody has begun the clock after it, so it is complete everywhere.  Only an heir asks, for what a lost
-            # worker had pushed after all.
+            # Some worker has started the next clock, so this one is complete everywhere.  Only an heir asks for it, if
+            # the lost worker had pushed everything.
             out.append(s.RefusePassed(event.request))
 
     def refuse_waiting(self, out: Commands) -> None:
-        """Answer everything that waits: nothing more comes of it here."""
+        """Refuse all waiting requests: this server will not serve them."""
         out.extend(s.RefuseStale(held.request) for held in self.held)
         out.extend(s.DropUpdate(early.request) for early in self.early.values())
 
-    # ---- its followers
+    # ---- followers
 
     @property
     def stable(self) -> bool:
-        """True while every follower that has caught up has everything that was applied."""
+        """Whether every caught-up follower has everything that was applied."""
         for follower in self.followers.values():
             if follower.acked is not None and follower.acked < self.sequence:
                 return False
         return True
 
     def _everywhere(self) -> int:
-        """Return the number of the first update that one of the followers which have caught up has not acknowledged."""
+        """Return the number of the first update that some caught-up follower has not acknowledged."""
         return min([f.acked for f in self.followers.values() if f.acked is not None], default=self.sequence)
 
     def send_to(self, follower: MemberId, plan_id: int, out: Commands) -> None:
-        """Begin to send the partition to a follower; where that was begun, repeat what was reported."""
+        """Start sending the partition to a follower; if that was started before, repeat the report."""
         known = self.followers.get(follower)
         if known is not None:
             if known.sent is not None and known.joined_at is None and known.plan_id == plan_id:
@@ -278,16 +277,16 @@ class PartitionState:
         self.sequence += 1
 
     def acked(self, event: s.UpdateAcked, out: Commands) -> None:
-        """Take in that a follower has everything before a number."""
+        """Record that a follower has everything before a number."""
         follower = self.followers.get(event.follower)
-        # Of a plan that was aborted: the next one's snapshot is not there yet, and its updates follow on that.
+        # From an aborted plan: the next plan's snapshot has not arrived, and its updates follow that one.
         if follower is None or follower.plan_id != event.plan_id:
             return
         if follower.acked is None:
-            # It may lack what was served or acknowledged until now, and no worker keeps what led to that.
+            # It may lack what was served or acknowledged until now, and workers no longer keep those contributions.
             follower.acked, follower.joined_at, follower.sent = event.sequence, self.sequence, event.sent
         elif event.sequence > follower.acked + 1:
-            # One before it was refused: its receiver does not follow this server any more.
+            # It refused an earlier update: it no longer follows this server.
             return
         follower.acked = max(event.sequence, follower.acked)
         if follower.joined_at is not None and follower.acked >= follower.joined_at:
@@ -297,16 +296,16 @@ class PartitionState:
         self._settle(out)
 
     def stop_sending(self, follower: MemberId, out: Commands) -> None:
-        """Send nothing more to a follower, and wait for it no more."""
+        """Stop sending updates to a follower and waiting for it."""
         out.append(s.StopSending(self.followers.pop(follower).plan_id, self.partition, follower))
         self._settle(out)
 
     def _ack_stable(self, ack: s.AckPush, out: Commands) -> None:
-        """Acknowledge what was applied as soon as it cannot be lost any more.
+        """Acknowledge a push as soon as no loss can undo it.
 
-        Under BSP at once: whoever pushed keeps it until the next clock's parameters have come.
+        Under BSP that is at once: the worker keeps its push until it has the next clock's parameters.
         """
-        # A promotion has a number too, and is not acknowledged.
+        # A promotion has a number, too, but is not acknowledged.
         needed = self.sequence - (self.holding is not Holding.OWNER)
         if self.bsp or not self.followers or self._everywhere() >= needed:
             out.append(ack)
@@ -319,17 +318,17 @@ class PartitionState:
             out.extend(ack for sequence, ack in self.unstable if sequence <= reached)
             self.unstable = [(sequence, ack) for sequence, ack in self.unstable if sequence > reached]
 
-    # ---- what its owner sends
+    # ---- updates of the owner
 
     def update(self, event: s.UpdateArrived | s.PromoteArrived, out: Commands) -> bool:
-        """Apply an owner's update, or its promotion, if it is the next one; return whether it was.
+        """Apply an owner's update or promotion if it is the next one; return whether it was.
 
-        What is known or not wanted is acknowledged; never what an owner did after it was taken over from.  Such an
-        owner does not know it yet: it was cut off, or stopped, and woke up.  Without the acknowledgement it serves
-        nothing that came after (design section 4: a member that was given up must not be believed).
+        Known or unwanted updates are acknowledged, but never updates that an owner made after it was replaced.  Such an
+        owner was cut off or suspended, and does not know that it was replaced.  Without the acknowledgement it serves
+        nothing later (design section 4: a member that was given up must not be believed).
         """
         follows, promotion = self.holding is Holding.FOLLOWER, isinstance(event, s.PromoteArrived)
-        # The plan does not matter: what a number stands for is the same whoever sends it.
+        # The plan does not matter: a number denotes the same update, whoever sends it.
         if not follows or event.sequence < self.sequence:
             own = not follows and self.owned_from is not None and event.sequence >= self.owned_from
             out.append(s.RefuseUpdate(event.request) if own and not promotion else s.DropUpdate(event.request))
@@ -350,10 +349,10 @@ class PartitionState:
             self.change_hands()
         return True
 
-    # ---- who owns it
+    # ---- ownership
 
     def change_hands(self) -> bool:
-        """Under BSP: become the owner, or stop being it, if the clock of that has come; return whether it has."""
+        """BSP: become the owner, or stop being it, if the clock has come; return whether that happened."""
         if self.promote_at is None or self.clocks.completed < self.promote_at:
             return False
         if self.holding is Holding.FOLLOWER:
@@ -366,7 +365,7 @@ class PartitionState:
         self.holding, self.promote_at, self.owned_from = Holding.OWNER, None, self.sequence
 
     def give_to(self, owner: MemberId, from_clock: int, out: Commands) -> bool:
-        """Let a follower own the partition from a clock on, under SSP and ASP from now on; return whether it does."""
+        """Make a follower the owner: from a clock on (BSP) or at once; return whether it is the owner now."""
         if self.bsp:
             self.promote_at = from_clock
             return self.change_hands()
@@ -376,7 +375,7 @@ class PartitionState:
         return True
 
     def take_over(self, here: bool, followers: Collection[MemberId], out: Commands) -> None:
-        """Own the partition at once, with these followers, or not any more; members were lost."""
+        """After a loss: own the partition at once, with these followers, or give it up."""
         self.promote_at = None
         if self.holding is Holding.FOLLOWER and not here:
             return
@@ -385,7 +384,7 @@ class PartitionState:
         if not here:
             if self.holding is Holding.OWNER:
                 self.holding = Holding.FORMER
-            # What was begun is pushed to the new owner again, or here, where it comes back.
+            # Contributions to the incomplete clock are pushed again, to the new owner, or here if it comes back.
             self.clocks.forget_begun()
             return
         assert self.holding is not Holding.DROPPED, (
@@ -397,7 +396,7 @@ class PartitionState:
             self._own()
 
     def validate(self) -> None:
-        """Assert what must always be true."""
+        """Assert the invariants."""
         self.clocks.validate(self.bsp)
         if self.holding is Holding.FOLLOWER:
             assert not self.followers, "a follower is followed"

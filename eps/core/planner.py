@@ -1,13 +1,13 @@
-"""Which partitions and splits move when members come and go.
+"""Which partitions and splits move when members are added or removed.
 
-Pure: tables in, :class:`TransferPlan` out; the same plan is dry-run, journaled, executed and simulated.
+Pure: tables in, :class:`TransferPlan` out.  The same plan is used for dry runs, the journal, execution and simulation.
 
 Source: EPS §3.2 (Figs 6 and 8), §3.3 (Figs 11 and 12).
 
-Deviation: the paper gives no rule for several members at once.  One rule gives all four figures and holds for any n:
-with ``total = q * m + r`` items over the m members after the change, r members have ``q + 1`` (the added first, then
-the existing with the most, ties to the one that joined first) and the others q.  The scan for inactive copies (§3.3) is
-a maximum matching, so that no copy is sent that a better assignment would spare.
+Deviation: the paper gives no rule for several members at once.  One rule reproduces all four figures for any number.
+With ``total = q * m + r`` items over the m members after the change, r members get ``q + 1`` and the others q.  The r
+are chosen from the added members first, then from those with the most items; ties go to the member that joined first.
+The scan for inactive copies (§3.3) is a maximum matching, so that as few splits as possible are sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from eps.errors import PlanError
 
 
 class TakeRule(StrEnum):
-    """Which of a donor's items leave first."""
+    """Which of a donor's items move first."""
 
     LOWEST_FIRST = "lowest-first"
     HIGHEST_FIRST = "highest-first"
@@ -36,19 +36,19 @@ SPLIT_TAKE_RULE = TakeRule.HIGHEST_FIRST
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One partition or split that changes hands."""
+    """One partition or split that moves."""
 
     #: Partition id or split id.
     item: int
     source: MemberId
     target: MemberId
-    #: False where the target already has an inactive copy, so that nothing is sent (Fig. 11).
+    #: False if the target already has an inactive copy, so that nothing is sent (Fig. 11).
     sends_bytes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """What moves, and the tables after it."""
+    """The moves, and the tables after them."""
 
     partition_moves: tuple[Move, ...]
     split_moves: tuple[Move, ...]
@@ -73,7 +73,7 @@ def target_counts(
     Parameters
     ----------
     held : mapping
-        Items per member before the change; members that leave are in it and not in ``members``.
+        Items of each member before the change, leaving members included.
     members : sequence
         Members after the change, including ``added``, in the order in which they joined.
     """
@@ -88,12 +88,12 @@ def target_counts(
 def _taken(
     holders: Sequence[MemberId], members: Sequence[MemberId], targets: Mapping[MemberId, int], rule: TakeRule
 ) -> tuple[list[int], dict[MemberId, int]]:
-    """Return the items that leave their holder, in giving order, and the room left at each member.
+    """Return the items to move, in giving order, and the free places of each member.
 
     Parameters
     ----------
     members : sequence
-        Members before the change, in the order in which they give.
+        Members before the change, in giving order.
     """
     items_of: dict[MemberId, list[int]] = {member: [] for member in members}
     for item, holder in enumerate(holders):
@@ -109,7 +109,7 @@ def _taken(
 
 
 def _deal(items: Sequence[int], room: Mapping[MemberId, int]) -> dict[int, MemberId]:
-    """Deal ``items`` round-robin, in the order of ``room``, to the members that have room."""
+    """Deal ``items`` round-robin, in the order of ``room``, to the members with free places."""
     left = {member: number for member, number in room.items() if number > 0}
     dealt: dict[int, MemberId] = {}
     queue = list(items)
@@ -127,7 +127,7 @@ def _deal(items: Sequence[int], room: Mapping[MemberId, int]) -> dict[int, Membe
 def _match_copies(
     items: Sequence[int], holders_of: Mapping[int, Sequence[MemberId]], room: Mapping[MemberId, int]
 ) -> dict[int, MemberId]:
-    """Return a largest assignment of items to members that hold an inactive copy, within their room."""
+    """Return a largest assignment of items to members that hold an inactive copy, within their free places."""
     assigned: dict[int, MemberId] = {}
     at: dict[MemberId, list[int]] = {member: [] for member in room}
 
@@ -156,14 +156,14 @@ def _match_copies(
 def plan_partitions(
     table: PartitionTable, servers: Sequence[MemberId], added: Sequence[MemberId], removed: Sequence[MemberId]
 ) -> tuple[tuple[Move, ...], PartitionTable]:
-    """Plan the partitions that move when servers come or go.
+    """Plan the partitions that move when servers are added or removed.
 
     Parameters
     ----------
     table : PartitionTable
         Before the change.
     servers : sequence
-        Servers before the change, in the order in which they joined; ``added`` are not in it, ``removed`` are.
+        Servers before the change in the order in which they joined: with ``removed``, without ``added``.
 
     Raises
     ------
@@ -185,7 +185,7 @@ def plan_partitions(
 def plan_splits(
     table: SplitTable, workers: Sequence[MemberId], added: Sequence[MemberId], removed: Sequence[MemberId]
 ) -> tuple[tuple[Move, ...], SplitTable]:
-    """Plan the splits that move when workers come or go; inactive copies are used where balance allows.
+    """Plan the splits that move when workers are added or removed; inactive copies are used if balance allows.
 
     Raises
     ------
@@ -230,7 +230,7 @@ def _members_after(
 
 
 def plan_transfer(membership: Membership, coming: Team, going: Team) -> TransferPlan:
-    """Return what moves when some members come and others go, workers, servers or both."""
+    """Return what moves when members of one or both roles are added and removed."""
     found = TransferPlan((), (), membership.partitions, membership.splits)
     if coming.servers or going.servers:
         moves, partitions = plan_partitions(found.partitions, membership.servers, coming.servers, going.servers)
@@ -242,12 +242,12 @@ def plan_transfer(membership: Membership, coming: Team, going: Team) -> Transfer
 
 
 def follow_transfer(membership: Membership) -> TransferPlan:
-    """Return what gives a standing follower to each partition that has none.
+    """Return the moves that give a standing follower to each partition without one.
 
     Raises
     ------
     PlanError
-        All have one.
+        Every partition has one.
     """
     table = membership.partitions
     followers = standing_followers(table.owners, membership.servers, table.followers)
@@ -262,10 +262,10 @@ def follow_transfer(membership: Membership) -> TransferPlan:
 
 
 def heirs(splits: SplitTable, workers: Sequence[MemberId]) -> SplitTable:
-    """Return the table when only ``workers`` are left.
+    """Return the split table after a loss, when only ``workers`` are left.
 
-    A split goes to the worker with the fewest, before others to one that has an inactive copy (EPS §3.1.4; Proteus
-    §3.3), then to the first.  Splits of workers that are left stay where they are.
+    A split goes to the worker with the fewest splits; ties go to one with an inactive copy (EPS §3.1.4; Proteus §3.3),
+    then to the first.  Splits of surviving workers do not move.
     """
     loads = {name: splits.counts(workers)[name] for name in workers}
     changes: dict[int, MemberId] = {}
@@ -287,10 +287,10 @@ def heirs(splits: SplitTable, workers: Sequence[MemberId]) -> SplitTable:
 def standing_followers(
     owners: Sequence[MemberId], servers: Sequence[MemberId], now: Sequence[Sequence[MemberId]]
 ) -> tuple[tuple[MemberId, ...], ...]:
-    """Return one follower for each partition, on another server than its owner; none where there is one server only.
+    """Return one follower for each partition, on another server than its owner; none if there is only one server.
 
-    Followers that there are stay, as far as no server follows more than its share; the partitions of one owner are
-    followed by all others in turn, so that no single server inherits everything.
+    Existing followers stay unless a server would follow more than its share.  The followers of one owner's partitions
+    are spread over all other servers, so that no single server inherits everything.
     """
     if len(servers) < 2:
         return tuple(() for _ in owners)
@@ -312,7 +312,7 @@ def standing_followers(
     place = {name: number for number, name in enumerate(servers)}
 
     def rank(owner: MemberId, name: MemberId) -> tuple[int, bool, int]:
-        # Round-robin from the owner on: what is left over of each owner's partitions goes to the one after it.
+        # Round-robin, starting after the owner: so the remainders of different owners go to different servers.
         return pairs.get((owner, name), 0), loads[name] >= share, (place[name] - place[owner]) % len(servers)
 
     for partition, owner in enumerate(owners):

@@ -1,8 +1,8 @@
-"""The changes of a job: asked, queued, the one in flight with its driver, and those that have ended.  Pure.
+"""The changes of a job: queued, in flight with their driver, and ended.  Pure.
 
-:class:`PlanDriver` says what must be said to whom, and what is still missing.  The outstanding orders of a phase are
-derived from what is missing, never remembered, so that sending them again (a lost message, a member that connects
-again) is the same call.  :class:`Flight` takes the plan through its phases; :class:`Plans` has all of them.
+:class:`PlanDriver` knows which orders a phase needs and which effects are missing.  Outstanding orders are derived from
+what is missing, never remembered.  So the same call resends them after a lost message or a reconnect.
+:class:`Flight` takes a plan through its phases; :class:`Plans` has all plans.
 
 Source: EPS §3.2, §3.3, Figs 5 and 10, §5.2 (the four calls); design section 4 (changes queue, one commits at a time).
 """
@@ -36,11 +36,11 @@ from eps.core.retries import Backoff
 from eps.core.types import Address, CoreSettings, MemberId, Role, Team
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
 
-#: A removal aborts the addition before it once that has waited this long for containers (design section 4).
+#: A removal aborts the addition before it if that has waited this long for containers (design section 4).
 GROWTH_PATIENCE_S = 1.0
-#: A newcomer that has its container registers within this time, or its plan is aborted.
+#: A plan is aborted if a newcomer does not register this long after its container was granted.
 REGISTRATION_PATIENCE_S = 60.0
-#: In the place of a checksum, where nothing has to be sent.
+#: Stands for a checksum if nothing has to be sent.
 STANDING = "standing"
 
 
@@ -49,36 +49,36 @@ class PlanDriver:
     """The plan that is changing the job now."""
 
     plan: Plan
-    #: The membership that it starts from.
+    #: The membership before the change.
     before: Membership
     transfer: TransferPlan
-    #: Addresses of added members, as they register.
+    #: Added member -> address, once registered.
     newcomers: dict[MemberId, Address] = field(default_factory=dict)
-    #: Added members that have a container -> how far they are.
+    #: Added member that has a container -> its phase.
     phases: dict[MemberId, MemberPhase] = field(default_factory=dict)
-    #: When a container was requested or granted last.
+    #: When a container was last requested or granted.
     waits_since_s: float = 0.0
     lists_updated: set[MemberId] = field(default_factory=set)
-    #: Partition -> checksum, as its donor and as its receiver said.
+    #: Partition -> checksum, from its donor and from its receiver.
     sent: dict[int, str] = field(default_factory=dict)
     received: dict[int, str] = field(default_factory=dict)
-    #: Splits that are in memory where they are to be active.
+    #: Splits that are in memory on their new worker.
     loaded: set[int] = field(default_factory=set)
     promoted: set[int] = field(default_factory=set)
     acked: set[MemberId] = field(default_factory=set)
     released: set[MemberId] = field(default_factory=set)
     exited: set[MemberId] = field(default_factory=set)
-    #: Members that ended while the plan was on its way; nothing is expected of them any more.
+    #: Members that ended during the plan; it no longer waits for them.
     lost: set[MemberId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for move in self.transfer.partition_moves:
             if move.target in self.before.partitions.followers_of(move.item):
-                # A standing follower has it already.
+                # A standing follower already has the partition.
                 self.sent[move.item] = self.received[move.item] = STANDING
 
     def with_granted(self, now_s: float) -> PlanDriver:
-        """Return the way on with those newcomers alone that have a container; no member has been told of any yet."""
+        """Return a driver for the newcomers that have a container; members do not know of any newcomer yet."""
         coming = (tuple(n for n in self.plan.coming.of_role(role) if n in self.granted) for role in Role)
         self.plan.coming = Team(*coming)
         self.plan.transfer = plan_transfer(self.before, self.plan.coming, self.plan.going)
@@ -87,7 +87,7 @@ class PlanDriver:
         return found
 
     def follow(self, name: MemberId, phase: MemberPhase, address: Address | None, now_s: float) -> None:
-        """Take in how far a newcomer is."""
+        """Record the phase of a newcomer."""
         if phase is MemberPhase.REQUESTED:
             self.phases.pop(name, None)
             self.waits_since_s = now_s
@@ -100,7 +100,7 @@ class PlanDriver:
         self._pass_first_barrier(now_s)
 
     def _pass_first_barrier(self, now_s: float) -> None:
-        """Pass barrier 1 of an addition once the container of every newcomer is up."""
+        """Pass barrier 1 of an addition once every newcomer's container is launched."""
         up = {name for name, phase in self.phases.items() if phase is not MemberPhase.GRANTED}
         if up == set(self.plan.added):
             self.plan.barriers_s.setdefault("B1", now_s)
@@ -112,12 +112,12 @@ class PlanDriver:
 
     @property
     def concerned(self) -> tuple[MemberId, ...]:
-        """All that take part: members before the change, and those that come."""
+        """The members that take part: those before the change and the added ones, without lost ones."""
         return tuple(name for name in self.before.members + self.plan.added if name not in self.lost)
 
     @property
     def addresses(self) -> dict[MemberId, Address]:
-        """Where members, old and new, listen."""
+        """The addresses of old and new members."""
         return {**self.before.addresses, **self.newcomers}
 
     def next_membership(self, from_clock: int) -> Membership:
@@ -185,7 +185,7 @@ class PlanDriver:
         return [v for v in moves if v.item not in self.promoted and owners[v.item] == v.target]
 
     def take_over(self, membership: Membership, lost: Iterable[MemberId], *, rolled_back: bool) -> None:
-        """Go on under the membership that takes over from lost members in the place of the plan's own."""
+        """Continue under the membership of a recovery, which replaces the plan's own."""
         self.lost.update(lost)
         self.plan.membership = membership
         self.acked.clear()
@@ -193,15 +193,15 @@ class PlanDriver:
             self.promoted.update(v.item for v in self.transfer.partition_moves)
 
     def overdue(self, now_s: float, shrink: str, last: bool) -> str:
-        """Return why an addition has waited too long for its newcomers, or nothing.
+        """Return why an addition has waited too long for its newcomers; empty if it has not.
 
         Parameters
         ----------
         now_s : float
         shrink : str
-            The removal that waits behind it, which may be what frees the containers; empty for none.
+            The next removal in the queue, which may free the containers; empty if there is none.
         last : bool
-            Only the last iteration is left to train, and it waits for this plan.
+            Whether only the last iteration is left to train: it waits for this plan.
         """
         if self.plan.phase is not Phase.PROPOSED:
             return ""
@@ -211,13 +211,13 @@ class PlanDriver:
         if now_s - self.plan.reached_s[Phase.PROPOSED] < GROWTH_PATIENCE_S:
             return ""
         if shrink:
-            return f"still waiting for containers when {shrink} was asked"
-        return "still waiting for containers when the last iteration was due" if last else ""
+            return f"still waiting for containers when {shrink} was requested"
+        return "still waiting for containers when only the last iteration was left" if last else ""
 
-    # ---- what to say
+    # ---- which orders to send
 
     def orders(self) -> Orders:
-        """Return the orders whose effect is still missing in the current phase."""
+        """Return the orders of the current phase whose effect is missing."""
         phase, plan_id = self.plan.phase, self.plan.turn
         if phase is Phase.PREPARED:
             added = tuple(
@@ -226,7 +226,7 @@ class PlanDriver:
                 for n in self.plan.coming.of_role(role)
             )
             late = [n for n in self.concerned if n not in self.lists_updated]
-            # An added server gets the memory of its partitions ready.
+            # An added server allocates its partitions.
             coming: dict[MemberId, list[int]] = {name: [] for name in late}
             for move in self.transfer.partition_moves:
                 if move.target in self.plan.added and move.target in coming:
@@ -242,7 +242,7 @@ class PlanDriver:
             release = m.ReleasePlan(plan_id)
             orders: Orders = []
             if self.plan.membership is not None and self.plan.membership.takes_over:
-                # A member that leaves is not in it, and may owe something to those that take over.
+                # A leaving member is not in it, but may owe something to the heirs.
                 told = m.UpdateMembership(plan_id, self.plan.membership)
                 orders += [(n, told) for n in self._to_end() if n not in self.acked and n not in self.released]
             orders += [(n, release) for n in self.concerned if n not in self.released]
@@ -252,8 +252,8 @@ class PlanDriver:
     def ending(self) -> tuple[MemberId, ...]:
         """Return the removed members that are drained and may end.
 
-        A server is drained when the workers are past their last exchange with it, too: an answer of its own that got
-        lost is asked for again, at the same server.
+        A server also waits until the workers have finished their last exchange with it: if its answer gets lost, the
+        worker repeats the request to the same server.
         """
         drained = self._to_end()
         if not set(self.before.workers) <= self.released | self.lost:
@@ -268,7 +268,7 @@ class PlanDriver:
         to_load: dict[MemberId, list[int]] = {}
         for move in splits:
             if not move.sends_bytes:
-                # The copy is there (Fig. 11); it is read before the commit, so that no clock waits for the disk.
+                # The copy is there (Fig. 11); it is loaded before the commit, so that no clock waits for the disk.
                 to_load.setdefault(move.target, []).append(move.item)
         partitions = _by_source(self._partitions_to_copy(), self.addresses)
         orders: Orders = [(s, m.SendPartitions(plan_id, t)) for s, t in partitions]
@@ -276,15 +276,15 @@ class PlanDriver:
         orders += [(s, m.SendSplits(plan_id, t)) for s, t in sent]
         return orders + [(t, m.LoadSplits(plan_id, tuple(items))) for t, items in sorted(to_load.items())]
 
-    # ---- what was heard
+    # ---- reports
 
     def hear(self, report: m.Report) -> None:
-        """Take a report in.
+        """Process a report.
 
         Raises
         ------
         TransferError
-            A checksum at the receiver differs from the sender's.
+            The receiver's checksum differs from the sender's.
         """
         plan_id = self.plan.turn
         match report:
@@ -322,19 +322,19 @@ def _by_source(
 
 
 def _check_sums(item: int, left: str | None, arrived: str | None) -> None:
-    """Compare the checksums of a partition, as its donor and as its receiver said, once both are known."""
+    """Compare the donor's and the receiver's checksum of a partition, once both are known."""
     if left is not None and arrived is not None and left != arrived:
         raise TransferError(f"partition {item} left with checksum {left} and arrived with {arrived}")
 
 
-#: A request of lent members is taken back when none was granted for so long: one that stands takes what others are
-#: given meanwhile.
+#: A request for lent members is cancelled after this long without a grant: a standing request would take containers
+#: that are meant for other applications.
 REGAIN_PATIENCE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class PlanContext:
-    """What plans must know of a job at one moment."""
+    """The facts about a job that plans depend on, at one moment."""
 
     #: None while the job starts.
     membership: Membership | None
@@ -342,13 +342,13 @@ class PlanContext:
     next_number: Mapping[Role, int]
     completed: int
     horizon: int
-    #: The job is trained.
+    #: Whether training is complete and the model is being exported.
     exports: bool
     now_s: float
 
 
 def roster(job: PlanContext) -> Roster:
-    """Return the members that there are now."""
+    """Return the current members."""
     assert job.membership is not None
     numbers = job.next_number
     return Roster(job.membership.workers, job.membership.servers, numbers[Role.WORKER], numbers[Role.SERVER])
@@ -356,7 +356,7 @@ def roster(job: PlanContext) -> Roster:
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """What one step of the plan in flight says, and whether it was its commit or its release."""
+    """The result of one step of the plan in flight."""
 
     commands: list[e.Command]
     committed: Plan | None = None
@@ -364,37 +364,37 @@ class Stepped:
 
 
 class Flight:
-    """The plan that is changing the job now, if there is one."""
+    """The plan that is changing the job now, if any."""
 
     def __init__(self) -> None:
         self.driver: PlanDriver | None = None
-        #: Turn of the last plan that was proposed.
+        #: Turn of the latest proposed plan.
         self._turn = 0
         #: Turn of the last plan aborted after its proposal, until a later one is released: aborts are not acknowledged.
         self._aborted = 0
 
     @property
     def plan(self) -> Plan | None:
-        """The plan; None where none is in flight."""
+        """The plan in flight, or None."""
         return self.driver.plan if self.driver is not None else None
 
     @property
     def uncommitted(self) -> Plan | None:
-        """The plan while it may still be aborted."""
+        """The plan if it can still be aborted, else None."""
         return self.plan if self.plan is not None and self.plan.undecided else None
 
     @property
     def committed(self) -> Plan | None:
-        """The plan while it can only go forward."""
+        """The plan if it is committed, so that it can only roll forward, else None."""
         return self.plan if self.plan is not None and not self.plan.undecided else None
 
     def propose(self, plan: Plan, job: PlanContext, settings: CoreSettings) -> list[e.Command]:
-        """Begin with a plan; none is in flight.
+        """Start a plan, while none is in flight.
 
         Raises
         ------
         PlanError
-            It cannot happen any more.
+            The change has become impossible.
         """
         assert job.membership is not None and self.driver is None
         _, coming, going = resolve(roster(job), plan.change, settings)
@@ -411,9 +411,9 @@ class Flight:
         return [noted("proposed", job.now_s, plan=plan.plan_id, **members, moves=moves)]
 
     def step(self, horizon: int, now_s: float) -> Stepped | None:
-        """Move the plan one phase on; None where something is missing, or there is none.
+        """Advance the plan by one phase; return None if something is missing or no plan is in flight.
 
-        It commits just after the horizon: no worker can have started that clock, so none has to stop.
+        A plan commits just after the horizon: no worker can have started that clock, so none has to stop.
         """
         driver = self.driver
         if driver is None or driver.missing():
@@ -432,7 +432,7 @@ class Flight:
         return Stepped(commands, committed=plan if following is Phase.COMMITTED else None)
 
     def aborted(self, plan: Plan) -> list[e.Command]:
-        """Let go of a plan that was aborted, if it is the one in flight; tell its members."""
+        """Clear an aborted plan if it is the one in flight, and notify its members."""
         driver = self.driver
         if driver is None or driver.plan is not plan:
             return []
@@ -440,33 +440,33 @@ class Flight:
         return [e.Send(name, m.AbortPlan(plan.turn)) for name in driver.before.members]
 
     def late(self, job: PlanContext, shrink: str, iterations: int) -> tuple[str, tuple[MemberId, ...]]:
-        """Return why the plan must be aborted for waiting, and the newcomers that it goes on without.
+        """Return why the plan must be aborted after a timeout, and the newcomers without which it continues.
 
         Parameters
         ----------
         shrink : str
-            The removal that waits behind it; empty for none.
+            The next removal in the queue; empty if there is none.
         """
         driver = self.driver
         if driver is None or driver.plan.phase is not Phase.PROPOSED:
             return "", ()
         last = job.completed >= iterations - 1
         if last and driver.plan.purpose.keeps_size:
-            # No user asked for that: the last iteration is not to wait for processes that train nothing.
-            return "only the last iteration was left, for which nobody else is needed", ()
+            # No user requested it, and the last iteration should not wait for processes that train nothing.
+            return "only the last iteration was left, which needs no further members", ()
         overdue = driver.overdue(job.now_s, shrink, last)
         if overdue or driver.plan.purpose is not Purpose.REGAIN:
             return overdue, ()
         waiting = tuple(name for name in driver.plan.added if name not in driver.granted)
-        # Free room is not granted all at once: YARN gives a container for each node and heartbeat.
+        # Free room is granted piece by piece: YARN grants one container for each node and heartbeat.
         if not waiting or job.now_s - driver.waits_since_s < REGAIN_PATIENCE_S:
             return "", ()
         if not driver.granted:
-            return f"not granted within {REGAIN_PATIENCE_S:g} s: no room is free, or none in one piece", ()
+            return f"not granted within {REGAIN_PATIENCE_S:g} s: no room is free, or no container fits on one node", ()
         return "", waiting
 
-    def go_on_with_granted(self, now_s: float) -> list[e.Command]:
-        """Go on without the newcomers that have no container: to ask for as many again would be in vain again."""
+    def continue_with_granted(self, now_s: float) -> list[e.Command]:
+        """Continue without the newcomers that have no container: another request for them would fail, too."""
         assert self.driver is not None
         before = self.driver.plan.added
         self.driver = self.driver.with_granted(now_s)
@@ -476,22 +476,22 @@ class Flight:
     # ---- its members
 
     def follow(self, member: Member | None, now_s: float) -> bool:
-        """Take in how far a newcomer is; return False where it is none."""
+        """Record the phase of a newcomer; return False if the member is not one."""
         if self.driver is None or member is None or member.name not in self.driver.plan.added:
             return False
         self.driver.follow(member.name, member.phase, member.address, now_s)
         return True
 
     def adding(self, name: MemberId) -> Plan | None:
-        """Return the plan where it adds a member and is not committed; else None."""
+        """Return the uncommitted plan if it adds this member, else None."""
         return self.uncommitted if self.uncommitted is not None and name in self.uncommitted.added else None
 
     def concerns(self, name: MemberId) -> bool:
-        """Return whether the plan counts on a member."""
+        """Return whether a member takes part in the plan."""
         return self.driver is not None and name in self.driver.concerned
 
     def is_drained(self, name: MemberId) -> bool:
-        """Return whether a member that leaves has released everything, so that nothing of it is needed any more."""
+        """Return whether a leaving member has released everything, so that it is no longer needed."""
         return self.driver is not None and name in self.driver.plan.removed and name in self.driver.released
 
     def leaving(self) -> tuple[MemberId, ...]:
@@ -501,23 +501,23 @@ class Flight:
         return tuple(name for name in self.committed.removed if name not in self.driver.released)
 
     def owing(self) -> tuple[MemberId, ...]:
-        """Return the workers that leave by a committed plan: they owe the clocks before its commit."""
+        """Return the workers that leave by a committed plan: they still owe the clocks before its commit."""
         return self.committed.going.workers if self.committed is not None else ()
 
     def exited(self, name: MemberId) -> bool:
-        """Take in that a member ended; return whether that is what the plan waits for."""
+        """Record that a member ended; return whether the plan waited for that."""
         if self.driver is None or self.driver.plan.phase is not Phase.SWITCHED or not self.is_drained(name):
             return False
         self.driver.exited.add(name)
         return True
 
     def hear(self, report: m.Report) -> list[e.Command]:
-        """Take a report in; end the members that may end now.
+        """Process a report, and shut down the members that may end now.
 
         Raises
         ------
         TransferError
-            A checksum at the receiver differs from the sender's.
+            The receiver's checksum differs from the sender's.
         """
         if self.driver is None:
             return []
@@ -526,31 +526,31 @@ class Flight:
         return [e.Send(name, m.Shutdown("removed from the job")) for name in self.driver.ending() if name not in before]
 
     def take_over(self, membership: Membership, lost: Iterable[MemberId]) -> None:
-        """Go on under the membership that takes over from lost members."""
+        """Continue under the membership of a recovery."""
         if self.driver is not None:
             self.driver.take_over(membership, lost, rolled_back=membership.goes_back)
 
     def turn_of_membership(self) -> int:
-        """Return the turn of the plan that the membership is of; 0 where it is of none.
+        """Return the turn of the plan that made the membership; 0 if no plan did.
 
-        A plan that is not committed has no part in it: members keep what a plan brought whose turn they hear.
+        An uncommitted plan never counts: with its turn, members would keep what it brought although it may be aborted.
         """
         return self.committed.turn if self.committed is not None else 0
 
     def orders(self, members: Iterable[MemberId]) -> Orders:
-        """Return the orders whose effect is missing, and the abort that members may not have heard of."""
+        """Return the orders whose effect is missing, including an abort that members may not have received."""
         if self.driver is not None:
             return self.driver.orders()
         return [(name, m.AbortPlan(self._aborted)) for name in members] if self._aborted else []
 
     def validate(self) -> None:
-        """Assert that the plan is alive, and that turns only grow."""
+        """Assert that the plan has not ended, and that turns only grow."""
         assert self.driver is None or (not self.driver.plan.ended and self.driver.plan.turn == self._turn)
         assert self._aborted <= self._turn
 
 
 def _records(plan: Plan, now_s: float) -> list[e.Command]:
-    """Return what is written down when a plan has entered its phase."""
+    """Return the journal records for the phase that a plan has entered."""
     record = {"plan": plan.plan_id}
     if plan.phase is Phase.COPIED:
         return [noted("copied", now_s, **record, bytes=plan.bytes_moved)]
@@ -567,11 +567,11 @@ def _records(plan: Plan, now_s: float) -> list[e.Command]:
     return [noted(str(plan.phase), now_s, **record)] if plan.phase in (Phase.PREPARED, Phase.RELEASED) else []
 
 
-#: Why a plan was aborted that its user gave up.
+#: Reason of a plan that a user cancelled.
 CANCELLED = "cancelled"
 #: The operation that adds members of a role.
 ADDITION = {Role.WORKER: Operation.ADD_WORKERS, Role.SERVER: Operation.ADD_SERVERS}
-#: Purpose of the job's own plans -> the pause after one was aborted, and the longest pause, in seconds.
+#: Purpose of the job's own plans -> first and longest pause after an abort, in seconds.
 RETRIES = {
     Purpose.REPLACE: (1.0, 64.0),
     Purpose.FOLLOW: (1.0, 64.0),
@@ -587,41 +587,41 @@ class Plans:
     ----------
     settings : CoreSettings
     triggers : iterable of Trigger
-        Changes that are asked at a clock.
+        Changes that are requested at a clock.
     """
 
     def __init__(self, settings: CoreSettings, triggers: Iterable[Trigger] = ()) -> None:
         self._settings = settings
-        #: Every plan ever accepted, by number.
+        #: Every accepted plan, by number.
         self.all: dict[int, Plan] = {}
         self.queue: list[Plan] = []
         #: The plan that is changing the job now.
         self.flight = Flight()
         self.triggers = sorted(triggers, key=lambda trigger: trigger.clock)
         self._answers: dict[str, e.Answer] = {}
-        #: When the job may ask for a change of its own, by purpose.
+        #: When the job may request a change of its own, by purpose.
         self._retries = {purpose: Backoff(*pauses) for purpose, pauses in RETRIES.items()}
 
     @property
     def undecided(self) -> bool:
-        """True while a change waits, is on its way, or is still to be asked: the last clock is held back."""
+        """Whether a change is queued, in flight or due at a clock; while one is, the last clock is not granted."""
         return bool(self.open) or bool(self.triggers)
 
     @property
     def open(self) -> list[Plan]:
-        """The plans that may still be aborted."""
+        """The plans that can still be aborted."""
         uncommitted = self.flight.uncommitted
         return ([uncommitted] if uncommitted is not None else []) + self.queue
 
     @property
     def is_idle(self) -> bool:
-        """True while no change waits, and none is on its way."""
+        """Whether no change is queued or in flight."""
         return self.flight.plan is None and not self.queue
 
     # ---- requests
 
     def request(self, event: e.ChangeRequested, job: PlanContext) -> list[e.Command]:
-        """Answer a request for a change; the same id again gets the same answer."""
+        """Answer a request for a change; a repeated request id gets the same answer."""
         known = self._answers.get(event.request_id)
         if known is not None:
             asked = self.all[known.plan_id]
@@ -646,7 +646,7 @@ class Plans:
         Raises
         ------
         EpsError
-            It is refused.
+            The change is refused.
         """
         self._check(change, job)
         plan, commands = self._new(change, purpose, request_id, job.now_s)
@@ -654,7 +654,7 @@ class Plans:
         return plan, commands
 
     def ask_own(self, change: Change, purpose: Purpose, job: PlanContext) -> list[e.Command]:
-        """Queue a change that the job itself wants, unless it must wait after a failure."""
+        """Queue a change that the job itself wants, unless it must back off after a failure."""
         if not self.is_due(purpose, job.now_s):
             return []
         self._retries[purpose] = self._retries[purpose].tried(job.now_s)
@@ -665,12 +665,12 @@ class Plans:
             return [noted("not-replaced", job.now_s, role=role, count=change.count, reason=str(error))]
 
     def ask_missing(self, pending: Mapping[Role, int], job: PlanContext) -> list[e.Command]:
-        """Queue what brings the job back to its size, and gives each partition its follower.
+        """Queue changes that restore the job's size and give each partition its follower.
 
         Parameters
         ----------
         pending : mapping
-            Members of each role to ask for.
+            Missing members of each role.
         """
         assert job.membership is not None
         commands: list[e.Command] = []
@@ -679,13 +679,17 @@ class Plans:
         for role, number in pending.items():
             if number:
                 commands += self.ask_own(Change(ADDITION[role], number), Purpose.REPLACE, job)
-        partitions, follows = job.membership.partitions, self._settings.followers and len(job.membership.servers) > 1
-        if follows and not all(map(partitions.followers_of, range(len(partitions)))):
+        if self.lacks_followers(job.membership):
             commands += self.ask_own(Change(Operation.FOLLOW, 1), Purpose.FOLLOW, job)
         return commands
 
+    def lacks_followers(self, membership: Membership) -> bool:
+        """Return whether a partition is without the follower that it is to have."""
+        partitions, follows = membership.partitions, self._settings.followers and len(membership.servers) > 1
+        return bool(follows) and not all(map(partitions.followers_of, range(len(partitions))))
+
     def is_due(self, purpose: Purpose, now_s: float) -> bool:
-        """Return whether the job may ask for a change of its own."""
+        """Return whether the job may request a change of its own."""
         return self._retries[purpose].is_due(now_s)
 
     def _new(self, change: Change, purpose: Purpose, request_id: str, now_s: float) -> tuple[Plan, list[e.Command]]:
@@ -696,20 +700,20 @@ class Plans:
         return plan, [noted("asked", now_s, plan=plan.plan_id, **asked)]
 
     def _check(self, change: Change, job: PlanContext) -> tuple[Team, Team]:
-        """Return the members that a change would add and remove; raise where it is refused."""
+        """Return the members that a change would add and remove; raise if it is refused."""
         iterations = self._settings.iterations
         if job.exports or job.completed >= iterations:
             raise JobFinishedError(f"{change} refused: the job has finished its {iterations} iterations")
         if job.membership is None:
             raise PlanError(f"{change} refused: the job is still starting")
         if job.horizon >= iterations - 1:
-            raise JobFinishedError(f"{change} refused: the last iteration ({iterations - 1}) has been granted already")
+            raise JobFinishedError(f"{change} refused: the last iteration ({iterations - 1}) has already been granted")
         return resolve(after_plans(roster(job), self.open, self._settings), change, self._settings)[1:]
 
     def _dry_run(self, change: Change, job: PlanContext) -> str:
         coming, going = self._check(change, job)
         assert job.membership is not None
-        added, removed = (", ".join(team.members) or "nobody" for team in (coming, going))
+        added, removed = (", ".join(team.members) or "none" for team in (coming, going))
         who = f"{change}: adds {added}, removes {removed}"
         ahead = len(self.queue) + (self.flight.driver is not None)
         if ahead:
@@ -717,21 +721,21 @@ class Plans:
         return "\n".join([who, *plan_transfer(job.membership, coming, going).lines()])
 
     def cancel(self, plan_id: int) -> Plan | EpsError | None:
-        """Return the plan that is to be aborted, or why it cannot be; None where it was cancelled before."""
+        """Return the plan to abort, an error if it cannot be aborted, or None if it was cancelled before."""
         plan = self.all.get(plan_id)
         if plan is None:
             return PlanError(f"there is no plan {plan_id}; the job has plans 1 to {len(self.all)}")
         if plan.phase is Phase.ABORTED and plan.reason == CANCELLED:
-            # The request is repeated where its answer was lost.
+            # A client repeats the request if the answer was lost.
             return None
         if plan.phase in ENDED:
-            return PlanError(f"plan {plan.plan_id} has ended already: {plan.phase}")
+            return PlanError(f"plan {plan.plan_id} has already ended: {plan.phase}")
         if not plan.undecided:
-            return PlanError(f"plan {plan.plan_id} is committed at clock {plan.commit_clock} and rolls forward")
+            return PlanError(f"plan {plan.plan_id} is committed at clock {plan.commit_clock}; it cannot be cancelled")
         return plan
 
     def fire(self, job: PlanContext) -> list[e.Command]:
-        """Ask for the changes whose clock has come."""
+        """Request the changes whose clock has come."""
         commands: list[e.Command] = []
         while self.triggers and job.completed >= self.triggers[0].clock:
             trigger = self.triggers.pop(0)
@@ -750,22 +754,22 @@ class Plans:
     # ---- the plan in flight
 
     def may_drain(self, now_s: float) -> bool:
-        """Return whether a drain may begin now, be it in the place of the plan in flight."""
+        """Return whether a drain may start now, possibly by aborting the plan in flight."""
         return self.flight.committed is None and self.is_due(Purpose.DRAIN, now_s)
 
     def drain(self, names: Collection[MemberId], now_s: float) -> list[e.Command]:
-        """Queue a plan that takes members away before all others."""
+        """Queue a plan that drains members, before all others."""
         plan, commands = self._new(Change(Operation.DRAIN, len(names), tuple(names)), Purpose.DRAIN, "", now_s)
         self.queue.insert(0, plan)
         return commands
 
     def propose(self, plan: Plan, job: PlanContext) -> list[e.Command]:
-        """Begin with a plan; none is in flight.
+        """Start a plan, while none is in flight.
 
         Raises
         ------
         PlanError
-            It cannot happen any more.
+            The change has become impossible.
         """
         commands = self.flight.propose(plan, job, self._settings)
         if plan in self.queue:
@@ -773,19 +777,19 @@ class Plans:
         return commands
 
     def late(self, job: PlanContext) -> tuple[str, tuple[MemberId, ...]]:
-        """Return why the plan in flight must be aborted for waiting, and the newcomers that it goes on without."""
+        """Return why to abort the plan in flight after a timeout, and the newcomers without which it continues."""
         shrink = next((str(plan.change) for plan in self.queue if not plan.change.adds), "")
         return self.flight.late(job, shrink, self._settings.iterations)
 
     def step(self, horizon: int, now_s: float) -> Stepped | None:
-        """Move the plan in flight one phase on; None where something is missing, or there is none."""
+        """Advance the plan in flight by one phase; return None if something is missing or no plan is in flight."""
         stepped = self.flight.step(horizon, now_s)
         if stepped is not None and stepped.released is not None and stepped.released.purpose in self._retries:
             self._retries[stepped.released.purpose] = self._retries[stepped.released.purpose].succeeded()
         return stepped
 
     def abort(self, plan: Plan, reason: str, now_s: float, *, failed: bool = True) -> list[e.Command]:
-        """Abort a plan that is not committed; ``failed``: one of the job's own is tried again only after a pause."""
+        """Abort an uncommitted plan.  If it ``failed`` and is the job's own, it is retried only after a pause."""
         plan.reason = reason
         if plan in self.queue:
             self.queue.remove(plan)

@@ -1,10 +1,10 @@
-"""Which clocks are complete, what was measured at them, and how far workers may run ahead.
+"""Which clocks are complete, their measured results, and how far workers may run ahead.
 
-The master keeps every complete clock (:class:`ClockHistory`); a server remembers what workers measured at the latest
+The master keeps every complete clock (:class:`ClockHistory`); a server keeps the results of the latest clocks
 (:class:`LatestResults`).  Pure.
 
-Source: EPS §2.2 step 4 (clocks advance together), design section 6 (the horizon), section 5 (what a lost worker did is
-identified by clock and split, and counts once).
+Source: EPS §2.2 step 4 (clocks advance together), design section 6 (horizon), section 5 (a lost worker's results are
+identified by clock and split, and count once).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from eps.errors import DIVERGED, StorageError
 
 @dataclass(frozen=True, slots=True)
 class ClockRecord:
-    """One complete clock.  Sums are taken in split order, so their bits do not depend on who computed what."""
+    """One complete clock.  Sums are taken in split order, so their bits do not depend on which worker computed what."""
 
     clock: int
     samples: int
     loss_sum: float
-    #: Element-wise sums of the splits' evaluations; empty where the clock was not evaluated.
+    #: Element-wise sums of the splits' evaluations; empty if the clock was not evaluated.
     evaluation: tuple[float, ...]
-    #: When the last split was reported, seconds on the master's clock.
+    #: When the last split was reported, in seconds on the master's clock.
     completed_s: float
 
     @property
@@ -43,10 +43,10 @@ class ClockRecord:
 
 
 class ClockHistory(Sequence[ClockRecord]):
-    """The complete clocks from 0 on, in order: record ``i`` is clock ``i``'s.
+    """The complete clocks from 0 on, in order: record ``i`` is clock ``i``.
 
-    A job of short iterations completes a hundred clocks a second, and its master keeps them all: the report, the plans'
-    pauses and every checkpoint are told from them.  An object for each would be 250 bytes; in columns a clock takes 32,
+    A job of short iterations completes a hundred clocks a second.  Its master keeps them all, for the report, the
+    pauses of plans and every checkpoint.  An object for each clock would take 250 bytes; columns take 32 bytes a clock,
     and 8 for each value of an evaluation.
 
     Parameters
@@ -60,9 +60,9 @@ class ClockHistory(Sequence[ClockRecord]):
     def __init__(self, records: Iterable[ClockRecord] = ()) -> None:
         self._samples = array("q")
         self._loss_sums = array("d")
-        #: When each clock was complete, seconds on the master's clock; to be read only.
+        #: When each clock was complete, in seconds on the master's clock; read-only.
         self.completed_s = array("d")
-        #: The values of all evaluations one after the other, and where those of each clock end.
+        #: The values of all evaluations in order of clocks, and where those of each clock end.
         self._evaluations = array("d")
         self._evaluation_ends = array("q")
         for record in records:
@@ -74,7 +74,7 @@ class ClockHistory(Sequence[ClockRecord]):
         Raises
         ------
         ValueError
-            It is another one.
+            The record is of another clock.
         """
         if record.clock != len(self):
             raise ValueError(f"the record is of clock {record.clock}, but must be of clock {len(self)}")
@@ -85,14 +85,14 @@ class ClockHistory(Sequence[ClockRecord]):
         self._evaluation_ends.append(len(self._evaluations))
 
     def truncate(self, clock: int) -> None:
-        """Forget ``clock`` and all after it."""
+        """Drop ``clock`` and all after it."""
         clock = min(max(0, clock), len(self))
         del self._evaluations[self._evaluations_begin(clock) :]
         for column in (self._samples, self._loss_sums, self.completed_s, self._evaluation_ends):
             del column[clock:]
 
     def last_evaluated(self) -> ClockRecord | None:
-        """Return the last clock that was evaluated; None where none was."""
+        """Return the last clock that was evaluated, or None."""
         for clock in range(len(self) - 1, -1, -1):
             if self._evaluation_ends[clock] != self._evaluations_begin(clock):
                 return self[clock]
@@ -127,7 +127,7 @@ class ClockHistory(Sequence[ClockRecord]):
         return f"ClockHistory({self[:]!r})"
 
     def before(self, clock: int) -> ClockHistory:
-        """Return a copy of the clocks before ``clock``: columns are copied, no record is made."""
+        """Return a copy of the clocks before ``clock``; copies columns and creates no records."""
         end = min(max(0, clock), len(self))
         found = ClockHistory()
         found._samples = self._samples[:end]
@@ -138,12 +138,12 @@ class ClockHistory(Sequence[ClockRecord]):
         return found
 
     def columns(self) -> list[bytes]:
-        """Return the samples, loss sums, times, evaluations and their ends, as bytes in the machine's own order."""
+        """Return the samples, loss sums, times, evaluations and their ends as bytes in native order."""
         return [column.tobytes() for column in self._columns()]
 
     @classmethod
     def from_columns(cls, columns: Iterable[bytes]) -> ClockHistory:
-        """Return what :meth:`columns` gave.
+        """Return the history from the bytes of :meth:`columns`.
 
         Raises
         ------
@@ -165,7 +165,7 @@ class ClockHistory(Sequence[ClockRecord]):
         return self._samples, self._loss_sums, self.completed_s, self._evaluations, self._evaluation_ends
 
     def _evaluations_begin(self, clock: int) -> int:
-        """Return where the values of ``clock`` begin, which may be the one after the last."""
+        """Return where the values of ``clock`` begin; ``clock`` may be one past the last."""
         return self._evaluation_ends[clock - 1] if clock > 0 else 0
 
     def _record(self, clock: int) -> ClockRecord:
@@ -173,22 +173,22 @@ class ClockHistory(Sequence[ClockRecord]):
         return ClockRecord(clock, self._samples[clock], self._loss_sums[clock], tuple(values), self.completed_s[clock])
 
 
-#: Clocks that are remembered: more than the master grants beyond what it has recorded.
+#: How many clocks a server keeps: more than the master grants beyond what it has recorded.
 MOST_CLOCKS = 512
 
 
 class LatestResults:
-    """What workers measured at the latest clocks, by clock and split, as a server remembers it.
+    """The results of the latest clocks, by clock and split, as a server keeps them.
 
-    A worker reports to the job master, and sends the same along with its push.  Should it be lost before its report
-    left, the master asks the servers.
+    A worker reports its results to the job master and sends them along with its push.  If it is lost before the report
+    arrives, the master gets them from the servers.
     """
 
     def __init__(self) -> None:
         self._found: dict[int, dict[int, m.SplitResult]] = {}
 
     def add(self, report: m.ClockReported) -> None:
-        """Remember a report; what is known already stays."""
+        """Store a report; results that are already known stay."""
         known = self._found.setdefault(report.clock, {})
         for result in report.results:
             known.setdefault(result.split, result)
@@ -204,40 +204,40 @@ class LatestResults:
         )
 
     def clear(self) -> None:
-        """Forget everything: the job goes back."""
+        """Drop everything, because the job rolls back."""
         self._found.clear()
 
 
-#: The horizon stays this far ahead of the fastest worker, so that granting makes no worker wait, also where reports
-#: linger for a while before they are sent.
+#: How far the horizon stays ahead of the fastest worker, so that no worker waits for a grant, although reports are
+#: delayed a little to be sent in batches.
 LOOKAHEAD_S = 0.08
 MIN_LOOKAHEAD_CLOCKS = 2
-#: Of BSP with longer iterations than this the next one is enough: it is granted before a worker is half through one.
-#: A plan commits one iteration earlier then.
+#: From this iteration time on, BSP needs only one granted clock: it arrives before a worker is half through its
+#: iteration.  So plans commit one iteration earlier.
 LONG_ITERATION_S = 0.5
 MAX_LOOKAHEAD_CLOCKS = 256
-#: Iterations before a plan whose median says how long one usually takes.
+#: How many iterations before a plan determine the usual duration, as their median.
 USUAL_CLOCKS = 20
 
 
 @dataclass
 class Progress:
-    """Collects the splits' results, advances in clock order, and says how far workers may run ahead."""
+    """Collects the splits' results, completes clocks in order, and decides how far workers may run ahead."""
 
     settings: CoreSettings
-    #: A loss that is not finite ends the job.
+    #: Whether a loss that is not finite ends the job.
     stop_on_divergence: bool = True
-    #: Why the job cannot go on; empty while it can.
+    #: Why the job cannot continue; empty while it can.
     fatal: str = ""
-    #: The first clock that is not complete everywhere.
+    #: The first clock that is not complete.
     completed: int = 0
-    #: The highest clock of which any split was reported.
+    #: The highest clock with a reported split.
     fastest: int = 0
-    #: The last clock that workers were granted.
+    #: The last clock granted to workers.
     horizon: int = 0
-    #: Complete clocks from 0 on, in order; the last, at ``iterations``, measures the final parameters.
+    #: Complete clocks from 0 on, in order; the last, at ``iterations``, evaluates the final parameters.
     history: ClockHistory = field(default_factory=ClockHistory)
-    #: The last clock of the history that was evaluated.
+    #: The last evaluated clock of the history.
     evaluated: ClockRecord | None = None
     _open: dict[int, dict[int, SplitResult]] = field(default_factory=dict)
     _latest_s: dict[int, float] = field(default_factory=dict)
@@ -250,20 +250,20 @@ class Progress:
         self.fastest = self.horizon = self.settings.first_clock - 1
 
     def restore(self, history: ClockHistory) -> None:
-        """Begin with what was measured at the clocks before the first one."""
+        """Set the history of the clocks before the first one."""
         self.history = history.before(self.completed)
         self.evaluated = self.history.last_evaluated()
 
     def hear(self, report: m.ClockReported, incarnation: int, at_s: float) -> None:
-        """Take a report in; one of another incarnation than the job's counts for nothing."""
+        """Process a report; reports of another incarnation are ignored."""
         if report.incarnation == incarnation:
             self.add(report.clock, report.results, at_s)
 
     def add(self, clock: int, results: tuple[SplitResult, ...], at_s: float) -> list[ClockRecord]:
-        """Take results in; return the clocks that this completed.  A result that is known already is ignored.
+        """Add results; return the clocks that they complete.  Results that are already known are ignored.
 
-        ``at_s`` is when they were computed; a clock is complete when the last of its results was, in whatever order
-        the members' reports arrive.
+        ``at_s`` is when they were computed.  A clock is complete when the last of its results was computed, in whatever
+        order the reports arrive.
         """
         if clock < self.completed or clock > self.settings.iterations:
             return []
@@ -279,7 +279,7 @@ class Progress:
         return done
 
     def _close(self, clock: int) -> ClockRecord:
-        # Clocks are complete in order, also where members' reports took different times to arrive.
+        # Completion times are in order of clocks, even if reports took different times to arrive.
         at_s = max(self._latest_s.pop(clock), self._last_s or 0.0)
         results = [result for _, result in sorted(self._open.pop(clock).items())]
         evaluated = [r.evaluation for r in results if r.evaluation]
@@ -304,7 +304,7 @@ class Progress:
         return record
 
     def roll_back(self, clock: int) -> None:
-        """Forget ``clock`` and all after it: they are computed again."""
+        """Drop ``clock`` and all after it, to be computed again."""
         self.completed, self.fastest, self.horizon = clock, clock - 1, clock - 1
         self._open.clear()
         self._latest_s.clear()
@@ -312,7 +312,7 @@ class Progress:
         self.evaluated = self.history.last_evaluated()
 
     def next_clocks(self) -> tuple[int, ...]:
-        """Return for each split the first clock of which its result is not known."""
+        """Return for each split its first clock without a known result."""
         found = []
         for split in range(self.settings.num_splits):
             clock = self.completed
@@ -322,7 +322,7 @@ class Progress:
         return tuple(found)
 
     def grant(self, *, undecided: bool, hurried: bool) -> bool:
-        """Move the horizon as far as it may be, in steps; return whether it moved.  See :meth:`wanted_horizon`."""
+        """Move the horizon in steps, as far as allowed; return whether it moved.  See :meth:`wanted_horizon`."""
         wanted = self.wanted_horizon(undecided, hurried=hurried)
         step = max(1, self.lookahead // 2)
         at_cap = wanted >= self.settings.iterations or undecided
@@ -332,12 +332,12 @@ class Progress:
         return moves
 
     def orders(self, membership: Membership, leaving: Iterable[MemberId]) -> list[tuple[MemberId, m.Order]]:
-        """Return the horizon as an order for the workers, and for those that leave and owe clocks before the commit."""
+        """Return the horizon as orders for the workers, and for leaving workers that owe clocks before a commit."""
         order = m.GrantHorizon(self.horizon, self.completed, membership.version)
         return [(name, order) for name in (*membership.workers, *leaving)]
 
     def validate(self) -> None:
-        """Assert what is always true of clocks."""
+        """Assert the invariants of clocks."""
         settings = self.settings
         assert self.completed - 1 <= self.fastest <= settings.iterations and self.horizon <= settings.iterations
         assert len(self.history) == max(0, self.completed), "the history is that of the complete clocks"
@@ -345,7 +345,7 @@ class Progress:
 
     @property
     def finished(self) -> bool:
-        """True when the final parameters have been measured."""
+        """Whether the final parameters have been evaluated."""
         return self.completed > self.settings.iterations
 
     @property
@@ -365,10 +365,10 @@ class Progress:
         Parameters
         ----------
         undecided : bool
-            A change waits or is on its way: the last training clock is held back, so that the job cannot
-            finish before the change is decided.
+            Whether a change is queued, in flight or due at a clock: then the last training clock is not granted, so
+            that the job cannot finish before the change is decided.
         hurried : bool
-            A plan should commit as soon as it can: no clock is granted that no worker could begin yet.
+            Whether a plan should commit as soon as possible: then no clock is granted that no worker could start yet.
         """
         cap = self.settings.iterations - 2 if undecided else self.settings.iterations
         ahead = 1 if hurried and self._may_be_near(LOOKAHEAD_S) else self.lookahead
@@ -378,27 +378,27 @@ class Progress:
 def pause_and_slowdown(
     completed_s: Sequence[float], begin_s: float, end_s: float, went_back_s: Sequence[float] = ()
 ) -> tuple[float, float]:
-    """Return what a plan cost the iterations, in seconds.
+    """Return how much a plan delayed the iterations, in seconds.
 
     Parameters
     ----------
     completed_s : sequence of float
-        Times at which consecutive iterations were complete, ascending.
+        Completion times of consecutive iterations, ascending.
     begin_s, end_s : float
         The plan's life, from proposed to released.
     went_back_s : sequence of float
-        When the job went back to a checkpoint: an interval across such a time is none of the plan's doing.
+        Times of rollbacks; intervals that contain one are not attributed to the plan.
 
     Returns
     -------
     pause_s : float
         The longest interval between two completed iterations that overlaps the plan's life, less the median of the
-        twenty intervals before it; never below 0.  Of the interval in which the plan began, no more than came after
-        that: what held the job up before, as an outage of its cluster, is none of its doing.
+        twenty intervals before it; at least 0.  Of the interval in which the plan began, only the part after that
+        counts: earlier delays, such as an outage of the cluster, have other causes.
     slowdown_s : float
-        The sum of all such excess, positive and negative, never below 0.
+        The sum of all such excesses, positive and negative; at least 0.
     """
-    # The interval that is running at the begin starts with the last completion before it.
+    # The interval that contains the beginning starts with the last completion before it.
     first = max(0, bisect_right(completed_s, begin_s) - 1)
     stop = min(len(completed_s), bisect_left(completed_s, end_s) + 1)
     during = list(pairwise(completed_s[first:stop]))

@@ -1,13 +1,13 @@
-"""A change of size: what can be asked, who it concerns, and the life of its plan as one transition table.
+"""A change of size: which changes are possible, which members they concern, and the phases of a plan as one table.
 
-The table is the truth: the master steps by it, tests walk it, and ARCHITECTURE.md shows the diagram that
-:func:`diagram` draws from it.  Whether a change is possible is a pure question about counts and names.
+The table is authoritative: the master steps by it, tests walk it, and :func:`diagram` draws the diagram of
+ARCHITECTURE.md from it.  Whether a change is possible depends on counts and names only.
 
 Source: EPS §3.2 Fig. 5 (adding, barriers 1 to 4), §3.3 Fig. 10 (removing); design section 4 ("refuses what would break
 a job").
 
 Deviation: the paper stops between two iterations (barrier 2 "finishing the previous iteration") and moves bytes while
-the job waits.  Here training goes on while bytes move: barrier 3 updates address lists only, routing changes at the
+the job waits.  Here training continues while bytes move: barrier 3 updates address lists only, routing changes at the
 commit clock, and no barrier waits for an iteration to end.
 """
 
@@ -24,7 +24,7 @@ from eps.errors import IllegalTransitionError, PlanError, UnknownMemberError
 
 
 class Operation(StrEnum):
-    """The four operations of EPS §3 and §5.2, several of them at once, and two that a job asks of itself."""
+    """The four operations of EPS §3 and §5.2, several of them at once, and two that a job requests itself."""
 
     ADD_SERVERS = "add-servers"
     ADD_WORKERS = "add-workers"
@@ -32,32 +32,32 @@ class Operation(StrEnum):
     REMOVE_WORKERS = "remove-workers"
     #: Workers and servers in one plan.
     SCALE = "scale"
-    #: Asked by the job itself: partitions that lack a standing follower get one.
+    #: Requested by the job: gives a standing follower to partitions without one.
     FOLLOW = "follow"
-    #: Asked by the job itself: workers and servers leave whose containers will be taken away (Proteus §3.3).  Where
-    #: they are all that there is of a role, one comes in their place.
+    #: Requested by the job: removes workers and servers whose containers will be taken away (Proteus §3.3).  If all
+    #: members of a role must leave, adds a successor.
     DRAIN = "drain"
 
     @property
     def role(self) -> Role:
-        """The kind of member that comes or goes; a drain and a scale may concern both."""
+        """The role of the members that are added or removed; undefined for drain and scale, which may concern both."""
         assert self not in (Operation.DRAIN, Operation.SCALE)
         return Role.WORKER if self in (Operation.ADD_WORKERS, Operation.REMOVE_WORKERS) else Role.SERVER
 
     @property
     def adds(self) -> bool:
-        """True for the two additions."""
+        """Whether it is one of the two additions."""
         return self in (Operation.ADD_SERVERS, Operation.ADD_WORKERS)
 
 
 class Purpose(StrEnum):
-    """Who wants a change, and what for: decides how its plan is counted, given up and repeated."""
+    """Why a change is made; decides how its plan is counted, aborted and retried."""
 
-    #: A user or a scheduler asked for it.
+    #: A user or a scheduler requested it.
     ASKED = "asked"
     #: The job replaces members that it lost.
     REPLACE = "size"
-    #: The job asks again for members that others were to get the room of.
+    #: The job requests members again that were preempted for other applications.
     REGAIN = "return"
     #: The job gives partitions a follower.
     FOLLOW = "followers"
@@ -66,12 +66,12 @@ class Purpose(StrEnum):
 
     @property
     def own(self) -> bool:
-        """True where the job itself wants the change."""
+        """Whether the job itself requests the change."""
         return self is not Purpose.ASKED
 
     @property
     def keeps_size(self) -> bool:
-        """True where the change brings the job to the size that it was asked to have."""
+        """Whether the change restores the size that users requested."""
         return self in (Purpose.REPLACE, Purpose.REGAIN)
 
 
@@ -80,25 +80,25 @@ OPERATIONS = (Operation.ADD_SERVERS, Operation.ADD_WORKERS, Operation.REMOVE_SER
 
 
 class Phase(StrEnum):
-    """Where a plan is."""
+    """The phase of a plan."""
 
     #: Accepted and waiting for the plans before it.
     QUEUED = "queued"
-    #: The next to change the job: planned, its containers asked for.
+    #: In flight: planned, its containers requested.
     PROPOSED = "proposed"
-    #: Its new members are registered (an addition), or nothing is needed (a removal).
+    #: Its new members have registered (an addition), or none are needed (a removal).
     PREPARED = "prepared"
     #: Every member has the newcomers in its address lists.
     LISTS_UPDATED = "lists-updated"
-    #: Every byte is acknowledged by checksum; followers follow.
+    #: Every byte is acknowledged by checksum; followers receive updates.
     COPIED = "copied"
-    #: The record is on disk: the plan can only go forward.
+    #: The record is on disk: the plan can only roll forward.
     COMMITTED = "committed"
     #: Every member works under the new membership.
     SWITCHED = "switched"
     #: Donors dropped what they gave; containers of removed members are released.
     RELEASED = "released"
-    #: Ended before commit; left no trace.
+    #: Ended before its commit, without effect.
     ABORTED = "aborted"
 
 
@@ -120,7 +120,7 @@ BARRIERS: dict[bool, dict[Phase, str]] = {
     False: {Phase.PREPARED: "B1", Phase.COPIED: "B2", Phase.SWITCHED: "B4", Phase.RELEASED: "B3"},
 }
 
-#: Phases in which a plan is alive and may still be aborted.
+#: Phases in which a plan can still be aborted.
 UNCOMMITTED = (Phase.QUEUED, Phase.PROPOSED, Phase.PREPARED, Phase.LISTS_UPDATED, Phase.COPIED)
 #: Phases in which a plan has ended.
 ENDED = (Phase.RELEASED, Phase.ABORTED)
@@ -128,24 +128,24 @@ ENDED = (Phase.RELEASED, Phase.ABORTED)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is asked for: one operation, by count or by name, or several at once."""
+    """A requested change: one operation, by count or by name, or several at once."""
 
     operation: Operation
-    #: Number of members; for a removal by name, and for a drain, the number of names; for a scale, of all its parts.
+    #: Number of members; equals the number of names if there are any.  For a scale, the sum over its parts.
     count: int
-    #: Names to remove; empty for a removal by count (those that joined last go first) and for additions.
+    #: Names to remove; empty for additions and for removals by count, which remove the latest members first.
     names: tuple[MemberId, ...] = ()
-    #: Of a scale: one addition or removal by count for each role that it concerns.
+    #: For a scale: one addition or removal by count for each role that changes.
     parts: tuple[Change, ...] = ()
 
     @property
     def adds(self) -> bool:
-        """True where members come, with or without others that go."""
+        """Whether the change adds members; a scale may remove others."""
         return self.operation.adds or any(part.adds for part in self.parts)
 
     @property
     def asked(self) -> int | str:
-        """How many members, or which; of a scale ``workers=+2,servers=-1``."""
+        """The number or the names of the members; for a scale, text such as ``workers=+2,servers=-1``."""
         if self.parts:
             return ",".join(f"{part.operation.role}s={'+' if part.adds else '-'}{part.count}" for part in self.parts)
         return ",".join(self.names) or self.count
@@ -156,22 +156,22 @@ class Change:
 
 @dataclass
 class Plan:
-    """One change of size on its way, with its record.  Mutated only by the master's state."""
+    """One change of size, with its record.  Mutated only by the master's state."""
 
     plan_id: int
-    #: The client's name for its request; says nothing about the plan.  Empty where no client asked.
+    #: The client's id of its request; empty if no client requested it.
     request_id: str
     change: Change
     phase: Phase = Phase.QUEUED
     purpose: Purpose = Purpose.ASKED
-    #: The clock of a change that was asked for beforehand (``--at``).
+    #: The clock of a change that was scheduled in advance (``--at``).
     asked_at: int | None = None
-    #: The number by which members know it, set when proposed: what they have of a plan with a lower one is void.  It is
-    #: the plan's id, unless one that was asked for later went before it.
+    #: The number by which members know the plan, set when proposed: data of plans with lower turns is void.  Equals the
+    #: plan's id, unless a plan that was requested later went before it.
     turn: int = 0
-    #: Members that come; named when proposed, never used again.
+    #: Members to add; named when proposed, names are never reused.
     coming: Team = NO_TEAM
-    #: Members that go.
+    #: Members to remove.
     going: Team = NO_TEAM
     #: Set when proposed.
     transfer: TransferPlan | None = None
@@ -179,11 +179,11 @@ class Plan:
     membership: Membership | None = None
     #: First clock under the new membership; set when committed.
     commit_clock: int | None = None
-    #: Phase -> time of reaching it, seconds on the master's clock.
+    #: Phase -> time of entering it, in seconds on the master's clock.
     reached_s: dict[Phase, float] = field(default_factory=dict)
     #: Barrier of the paper -> time of passing it.
     barriers_s: dict[str, float] = field(default_factory=dict)
-    #: Bytes of partitions and splits that were sent for it.
+    #: Bytes of partitions and splits sent for it.
     bytes_moved: int = 0
     #: Why it was aborted.
     reason: str = ""
@@ -194,7 +194,7 @@ class Plan:
         Raises
         ------
         IllegalTransitionError
-            The table has no such transition.
+            :data:`TRANSITIONS` has no such transition.
         """
         if phase not in TRANSITIONS[self.phase]:
             story = tuple(f"{p} at {t:.3f} s" for p, t in self.reached_s.items())
@@ -207,27 +207,27 @@ class Plan:
 
     @property
     def added(self) -> tuple[MemberId, ...]:
-        """Members that come."""
+        """The members to add."""
         return self.coming.members
 
     @property
     def removed(self) -> tuple[MemberId, ...]:
-        """Members that go."""
+        """The members to remove."""
         return self.going.members
 
     @property
     def ended(self) -> bool:
-        """True once released or aborted."""
+        """Whether it was released or aborted."""
         return self.phase in ENDED
 
     @property
     def undecided(self) -> bool:
-        """True while the plan may still be aborted."""
+        """Whether it can still be aborted."""
         return self.phase in UNCOMMITTED
 
 
 def diagram() -> str:
-    """Return the life of a plan as text, drawn from :data:`TRANSITIONS` and :data:`BARRIERS`."""
+    """Return the phases of a plan as text, drawn from :data:`TRANSITIONS` and :data:`BARRIERS`."""
     lines = []
     for phase, following in TRANSITIONS.items():
         ahead = [p for p in following if p is not Phase.ABORTED]
@@ -244,23 +244,23 @@ def diagram() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A change that is asked when ``clock`` iterations are complete (``--at K:...``)."""
+    """A change that is requested when ``clock`` iterations are complete (``--at K:...``)."""
 
     clock: int
     change: Change
 
 
-#: Members that a message names before it only counts them.
+#: A message lists at most this many members by name.
 _MOST_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """Who will be there once the plans that are on their way have happened, in the order in which they joined."""
+    """The members after all open plans, in the order in which they joined."""
 
     workers: tuple[MemberId, ...]
     servers: tuple[MemberId, ...]
-    #: Number of the next worker and the next server; numbers are never used again.
+    #: Numbers of the next worker and the next server; numbers are never reused.
     next_worker: int
     next_server: int
 
@@ -304,7 +304,7 @@ def resolve(roster: Roster, change: Change, settings: CoreSettings) -> tuple[Ros
                 f"{change}: {len(present)} + {change.count} {role}s would share {limit} {items}; "
                 f"a job has at most one {role} for each of its {items}"
             )
-        # Not before: a count from outside may be any number.
+        # Only after the checks above: a count from outside may be any number.
         first = roster.next_number(role)
         added = tuple(member_name(role, first + i) for i in range(change.count))
         return _with(roster, role, present + added, first + change.count), Team.of(role, added), Team()
@@ -346,16 +346,16 @@ def _resolve_drain(roster: Roster, names: Sequence[MemberId]) -> tuple[Roster, T
         roster = _with(roster, role, staying + coming[role], number + len(coming[role]))
     unknown = sorted(set(names).difference(*going.values()))
     if unknown:
-        raise UnknownMemberError(f"{', '.join(unknown)}: no members of the job")
+        raise UnknownMemberError(f"{', '.join(unknown)}: not a member of the job")
     added, removed = (Team(found[Role.WORKER], found[Role.SERVER]) for found in (coming, going))
     return roster, added, removed
 
 
 def after_plans(roster: Roster, plans: Iterable[Plan], settings: CoreSettings) -> Roster:
-    """Return who will be there once ``plans`` have happened, in order; one that cannot happen changes nothing."""
+    """Return the roster after ``plans``, in order; plans that have become impossible change nothing."""
     for plan in plans:
         if plan.phase is not Phase.QUEUED:
-            # Its newcomers are named already; their numbers are used.
+            # Its newcomers are already named, so their numbers are used.
             for role in Role:
                 staying = tuple(name for name in roster.of_role(role) if name not in plan.removed)
                 roster = _with(roster, role, staying + plan.coming.of_role(role), roster.next_number(role))

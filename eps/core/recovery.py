@@ -1,8 +1,8 @@
-"""What a job does about lost members: asks the rest, derives one membership from the answers, counts losses.
+"""Recovery from lost members: asks the survivors, derives one membership from their answers, counts losses.
 
-A recovery asks all that are left for an :class:`~eps.core.messages.Inventory`.  Nothing is remembered that cannot be
-asked: the clock from which heirs compute follows from what the servers hold, so no member has to have reported it
-before.  A job that loses members in vain ends.  Pure.
+A recovery asks every survivor for an :class:`~eps.core.messages.Inventory`.  It remembers nothing that members can
+answer.  In particular, the clock from which heirs compute follows from what the servers hold, not from earlier reports.
+A job that keeps losing members without progress ends.  Pure.
 
 Source: design section 4 ("a crash is a promotion nobody planned"), section 5 (exactly once when a worker dies after
 pushing to some servers); Proteus §3.3 (the previous owner takes over); Spotnik §4.
@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from eps.core import events as e
 from eps.core import messages as m
-from eps.core.members import TOLD_S, Member, containers_waited_for
+from eps.core.members import REPORTED_WAIT_S, Member, containers_waited_for
 from eps.core.membership import Membership, PartitionTable, spread_evenly
 from eps.core.planner import heirs, standing_followers
 from eps.core.types import Address, CoreSettings, MemberId, Role
@@ -25,83 +25,84 @@ from eps.core.types import Address, CoreSettings, MemberId, Role
 
 @dataclass
 class Inquiry:
-    """The question to the rest, after members were lost, what it holds; and the answers."""
+    """The question to the survivors after a loss, and their answers."""
 
     number: int
     #: Member -> how it ended.
     lost: dict[MemberId, str] = field(default_factory=dict)
     inventories: dict[MemberId, m.Inventory] = field(default_factory=dict)
-    #: Requested because no member of a role is left; they join with the membership that takes over.
+    #: Requested because no member of a role is left; they join with the next membership.
     newcomers: dict[MemberId, Address | None] = field(default_factory=dict)
     #: Newcomer -> its role.
     roles: dict[MemberId, Role] = field(default_factory=dict)
-    #: What members hold is of no use: a checkpoint could not be read when the job had begun to go back to it.
-    must_go_back: bool = False
-    #: Who could not read it, and why.
+    #: Whether members' state is useless, because a checkpoint could not be read after the rollback to it had begun.
+    must_roll_back: bool = False
+    #: Which member could not read it, and why.
     unreadable: str = ""
-    #: The first clock of which the job master lacks results.
+    #: The first clock whose results the job master lacks.
     from_clock: int = 0
 
     def survivors(self, before: Membership) -> tuple[MemberId, ...]:
-        """Return the members of ``before`` that are left."""
+        """Return the members of ``before`` that are not lost."""
         return tuple(name for name in before.members if name not in self.lost)
 
     def missing(self, before: Membership) -> tuple[MemberId, ...]:
-        """Return the members that have not answered, and the newcomers that have not registered."""
+        """Return the members that have not answered and the newcomers that have not registered."""
         silent = tuple(name for name in self.survivors(before) if name not in self.inventories)
         return silent + tuple(name for name, address in self.newcomers.items() if address is None)
 
     def asked(self, before: Membership) -> tuple[MemberId, ...]:
-        """Return the members whose answers are due: the workers first, and the servers once all workers have answered.
+        """Return the members whose answers are due: first the workers, then, once all have answered, the servers.
 
-        A worker that has answered reads nothing more.  So a server that answers after it holds all that was read: asked
-        at once, it could answer before a push completes a clock which a worker reads before that one answers.
+        A worker that has answered reads no more, so the servers' later answers cover everything that was read.  If they
+        were asked at once, a server could answer before a push completes a clock that a worker still reads.
         """
         silent = tuple(name for name in self.survivors(before) if name not in self.inventories)
         return tuple(name for name in silent if name in before.workers) or silent
 
     def orders(self, before: Membership) -> list[tuple[MemberId, m.Order]]:
-        """Return the question for the members whose answers are due."""
+        """Return the question as orders for the members whose answers are due."""
         order = m.TakeInventory(self.number, self.from_clock)
         return [(name, order) for name in self.asked(before)]
 
     def hear(self, inventory: m.Inventory) -> None:
-        """Take an answer in; one to an earlier question says too little."""
+        """Store an answer; answers to earlier questions are ignored."""
         if inventory.recovery == self.number and inventory.name not in self.lost:
             self.inventories[inventory.name] = inventory
 
     def empty_roles(self, before: Membership) -> tuple[Role, ...]:
-        """Return the roles of which no member is left or on its way."""
+        """Return the roles without a survivor or requested newcomer."""
         left = {role: [n for n in before.of_role(role) if n not in self.lost] for role in Role}
         return tuple(role for role in Role if not left[role] and role not in self.roles.values())
 
 
 @dataclass(frozen=True, slots=True)
 class RestorePoint:
-    """Where a job that must go back begins again: a checkpoint, or the seeded start."""
+    """Where a job that must roll back restarts: a checkpoint, or its seed."""
 
-    #: Name of the checkpoint; empty for the seeded start.
+    #: Name of the checkpoint; empty for the seed.
     checkpoint: str
-    #: All splits begin again here, also those that a checkpoint under SSP or ASP has further: servers refuse what they
-    #: have, but what was measured there may have been lost.
+    #: The clock from which every split restarts, even if a checkpoint under SSP or ASP has more of it: servers refuse
+    #: what they have, but the results of those clocks may be lost.
     clock: int
 
 
 def take_over(before: Membership, inquiry: Inquiry, settings: CoreSettings) -> Membership | None:
-    """Return the membership without the lost members, or None where the only copy of a partition went with them.
+    """Return the membership without the lost members, or None if the only copy of a partition was lost.
 
-    Under BSP it holds from the first clock that some partition lacks.  No survivor is beyond it: a worker that
-    computes clock c has read every partition at c, and the servers answered after the workers.  A member that
-    leaves by a committed plan is not asked: the membership takes its splits away at once, and what it pushed of
-    them counts where it arrived.  It is not beyond that clock either: a plan is committed when its receivers have
-    all that was served before, and from then on nothing is served that they lack.
+    Under BSP it holds from the first clock that some partition lacks.  No survivor is beyond that clock: a worker that
+    computes clock c has read every partition at c, and the servers answered after the workers.
+
+    A member that leaves by a committed plan is not asked: the membership reassigns its splits at once, and what it
+    pushed of them counts where it arrived.  It is not beyond that clock either: a plan commits when its receivers have
+    everything that was served before, and afterwards nothing is served that they lack.
 
     Parameters
     ----------
     before : Membership
-        The newest one; where a plan is committed and not finished, the plan's, which then holds early.
+        The newest one; that of a committed, unfinished plan takes effect early.
     inquiry : Inquiry
-        Complete: nothing is missing.
+        Complete: all survivors have answered, all newcomers have registered.
     """
     holders = _holders(before, inquiry, settings)
     if holders is None:
@@ -115,10 +116,10 @@ def take_over(before: Membership, inquiry: Inquiry, settings: CoreSettings) -> M
     owners = tuple(name for name, _ in holders)
     clocks = [held.next_clock for _, held in holders]
     split_clocks = tuple(min(column) for column in zip(*clocks, strict=True))
-    # One that was never told to follow has nothing: what it was told before may have been lost on its way.
+    # A follower that never received the order to follow has no copy.
     holding = {n: {held.partition for held in v.partitions} for n, v in inquiry.inventories.items()}
     followers = tuple(
-        # A new owner does not feed the follower of the one before.
+        # A new owner does not update the follower of the old one.
         tuple(f for f in before.partitions.followers_of(p) if p in holding.get(f, ()) and f != owner)
         if owner == before.partitions.owners[p]
         else ()
@@ -127,25 +128,25 @@ def take_over(before: Membership, inquiry: Inquiry, settings: CoreSettings) -> M
     return _membership(before, inquiry, PartitionTable(owners, followers), min(split_clocks), split_clocks)
 
 
-def measured_again(after: Membership, next_clocks: Sequence[int]) -> Membership:
-    """Return a membership that takes over, with which no split begins beyond its first result that is lost.
+def with_lost_results(after: Membership, next_clocks: Sequence[int]) -> Membership:
+    """Return ``after`` with split clocks lowered so that every lost result is computed again.
 
-    Under SSP and ASP a checkpoint has some splits further than the clock at which all begin again.  The worker that
-    was to measure those clocks once more may have been lost before; servers refuse what they have of them.
+    Under SSP and ASP a checkpoint may hold more of some splits than the clock from which all restart.  The worker that
+    should have recomputed those results may have been lost; servers refuse the contributions that they already have.
 
     Parameters
     ----------
     after : Membership
-        Of :func:`take_over`, under SSP or ASP.
+        From :func:`take_over`, under SSP or ASP.
     next_clocks : sequence of int
-        Per split, the first clock of which the job master has no result.
+        Per split, the first clock for which the job master has no result.
     """
     split_clocks = tuple(map(min, after.split_clocks, next_clocks))
     return replace(after, from_clock=min(split_clocks), split_clocks=split_clocks)
 
 
 def roll_back(before: Membership, inquiry: Inquiry, point: RestorePoint) -> Membership:
-    """Return the membership with which all members go back to ``point``, in a new incarnation."""
+    """Return the membership with which all members roll back to ``point``, in a new incarnation."""
     servers = _left(before.servers, inquiry, Role.SERVER)
     owners = spread_evenly(len(before.partitions), servers)
     followers = standing_followers(owners, servers, ()) if before.partitions.followers else ()
@@ -188,9 +189,9 @@ def _left(members: Sequence[MemberId], inquiry: Inquiry, role: Role) -> tuple[Me
 def _holders(
     before: Membership, inquiry: Inquiry, settings: CoreSettings, readable: int | None = None
 ) -> list[tuple[MemberId, m.HeldPartition]] | None:
-    """Return for each partition who shall own it and what it has; None where one of them is lost.
+    """Return for each partition its new owner and what that holds; None if no usable copy of some partition is left.
 
-    ``readable``: only who has it at this clock.
+    With ``readable``, only copies that can be read at this clock are usable.
     """
     need = max((v.read_clock for v in inquiry.inventories.values() if v.name in before.workers), default=None)
     found: list[tuple[MemberId, m.HeldPartition]] = []
@@ -204,7 +205,7 @@ def _holders(
         trusted = [owner, *(n for n, held in copies.items() if held.holding == "owner")]
         trusted += before.partitions.followers_of(partition)
         if settings.bsp:
-            # Any version that no worker has read beyond will do: the clock's contributions are pushed to it again.
+            # Any version that no worker has read beyond is enough: its missing contributions are pushed again.
             trusted += sorted(copies, key=lambda name: (-min(copies[name].next_clock), name))
         for name in trusted:
             held = copies.get(name)
@@ -218,52 +219,52 @@ def _holders(
     return found
 
 
-#: A job ends at so many incidents without a complete clock between them: its members die of what it does.
+#: A job ends after this many incidents without a complete clock between them: then the job itself is the cause.
 MOST_INCIDENTS = 12
-#: While a job starts nothing is lost by ending it: so much sooner.
+#: The same limit during the start, lower because no training is lost.
 MOST_INCIDENTS_AT_START = 3
-#: Losses within so many seconds of the first are one incident: a machine takes all its members along.
+#: Losses within this time of the first are one incident: a crashed machine takes all its members with it.
 INCIDENT_S = 2.0
 
 
 class LossOutcome(StrEnum):
-    """What came of the loss of a member."""
+    """How the job recovered from the loss of a member."""
 
-    #: It is not decided, or the job ended before it was.
+    #: Undecided, or the job ended before.
     OPEN = "open"
     TAKEN_OVER = "taken-over"
     ROLLED_BACK = "rolled-back"
-    #: It held nothing yet: another was requested.
+    #: It held nothing yet, so another was requested.
     REPLACED = "replaced"
 
 
 @dataclass
 class Loss:
-    """A member that was lost, for people."""
+    """A lost member, for the report."""
 
     name: MemberId
     reason: str
-    #: Clocks that were complete.
+    #: Number of complete clocks at the loss.
     clock: int
     at_s: float
-    #: The clock that the job went back to; None where it did not.
+    #: The clock to which the job rolled back; None if it did not.
     back_to: int | None = None
     outcome: LossOutcome = LossOutcome.OPEN
 
 
 @dataclass(frozen=True, slots=True)
 class GoingBack:
-    """The job went back to a checkpoint or to its seed, for people."""
+    """A rollback to a checkpoint or to the seed, for the report."""
 
-    #: Clocks that were complete before, and where it began again.
+    #: Number of complete clocks before, and the clock from which the job restarted.
     clock: int
     to: int
     at_s: float
-    #: Members that were lost -> how they ended.
+    #: Lost member -> how it ended.
     lost: Mapping[MemberId, str]
-    #: Which member could not read which checkpoint, and why; empty where that was not the cause.
+    #: Which member could not read which checkpoint, and why; empty if that was not the cause.
     unreadable: str = ""
-    #: The servers among those that were lost: parameters are lost with them.
+    #: The servers among the lost members, whose parameters are lost with them.
     servers: tuple[MemberId, ...] = ()
 
 
@@ -271,47 +272,48 @@ class Recovery:
     """The recoveries of a job, and its losses."""
 
     def __init__(self, first_clock: int) -> None:
-        #: The one in flight.
+        #: The inquiry in flight.
         self.inquiry: Inquiry | None = None
-        #: Every member that was lost, oldest first.
+        #: All lost members, oldest first.
         self.losses: list[Loss] = []
-        #: Each time that the job went back, oldest first.
+        #: All rollbacks, oldest first.
         self.goings_back: list[GoingBack] = []
-        #: Why the job cannot go on; empty while it can.
+        #: Why the job cannot continue; empty while it can.
         self.fatal = ""
-        #: Why the members that are left must be asked, or asked again; empty where they need not.
+        #: Why a new inquiry must begin; empty if none is needed.
         self.must_ask = ""
-        #: What the next question is about: members that were lost -> how they ended; who could not read a checkpoint.
+        #: Causes of the next inquiry: lost members -> how they ended, and the member that cannot read a checkpoint.
         self._lost: dict[MemberId, str] = {}
         self._unreadable = ""
         self._number = 0
-        #: Container of a member that fell silent -> its name, and what was found.
+        #: Container of a silent member -> its name, and why it was given up.
         self._silent: dict[str, tuple[MemberId, str]] = {}
-        #: Incidents since the last complete clock, and when the last of them began.
+        #: Incidents since the last complete clock, and when the latest of them began.
         self._incidents = 0
         self._incident_s = -math.inf
-        #: The first incomplete clock at the last incident, or where the job has gone back to since.
+        #: The first incomplete clock at the last incident, or the clock of a later rollback.
         self._counted_at = first_clock
 
     # ---- losses
 
     def lost(self, member: Member, loss: Loss, *, own: bool, silent: bool, starts: bool) -> list[e.Command]:
-        """Take in the loss of a member.
+        """Record the loss of a member.
 
         Parameters
         ----------
         own : bool
-            Nobody took its container: the loss counts against the job.
+            Whether the loss counts against the job: its container was not taken away.
         silent : bool
-            It is not heard of: it hangs, or its machine is lost; whether that counts, the end of its container tells.
+            Whether it stopped responding: it hangs or its machine is lost.  How its container ends decides whether the
+            loss counts.
         starts : bool
-            The job has no membership yet.
+            Whether the job has no membership yet.
         """
         name, reason = loss.name, loss.reason
         if starts and not member.granted:
-            # The resource manager gave up its container: nothing is lost, and nothing is gained by asking for ever.
-            if self.in_vain(loss.clock, loss.at_s, starts=True):
-                self.fatal = f"{name} was never granted a container: the last one asked for {reason}"
+            # The resource manager gave up on its container: nothing is lost, but the job must not retry forever.
+            if self.count_failure(loss.clock, loss.at_s, starts=True):
+                self.fatal = f"{name} was never granted a container: the last one requested {reason}"
             return [e.noted("not-granted", loss.at_s, member=name, reason=reason)]
         self.losses.append(loss)
         if own and silent:
@@ -320,10 +322,10 @@ class Recovery:
             self._count(name, reason, loss.clock, loss.at_s, starts=starts)
         newcomer = self.is_newcomer(name)
         if self.fatal:
-            # The job ends before anything comes of the loss.
+            # The job ends first.
             pass
         elif starts or newcomer:
-            # It held nothing; another is requested in its place.
+            # It held nothing, so another is requested in its place.
             loss.outcome = LossOutcome.REPLACED
             if self.inquiry is not None and newcomer:
                 del self.inquiry.newcomers[name], self.inquiry.roles[name]
@@ -332,28 +334,28 @@ class Recovery:
         return [e.noted("lost", loss.at_s, member=name, reason=reason)]
 
     def container_ended(self, container_id: str, completed: int, now_s: float, *, taken: bool, starts: bool) -> None:
-        """Take in the end of a container that the job does not count on: perhaps of a member that had fallen silent."""
+        """Record the end of an unknown container; the loss of a member that had fallen silent may count now."""
         found = self._silent.pop(container_id, None)
         if found is not None and not taken:
             self._count(*found, completed, now_s, starts=starts)
 
     def unreadable(self, report: m.CheckpointUnusable) -> None:
-        """Take in that a member cannot read the checkpoint that the job goes back to: it must go back further."""
+        """Record that a member cannot read the checkpoint of the current rollback: the job must roll back further."""
         self._unreadable = f"{report.name} cannot read checkpoint {report.checkpoint}: {report.message}"
         self.must_ask = self._unreadable
 
     def _count(self, name: MemberId, reason: str, completed: int, now_s: float, *, starts: bool) -> None:
-        why = self.in_vain(completed, now_s, starts=starts)
+        why = self.count_failure(completed, now_s, starts=starts)
         if why:
             self.fatal = f"{name} ended unexpectedly: {reason}; {why}"
 
-    def in_vain(self, completed: int, now_s: float, *, starts: bool) -> str:
-        """Count a failure that is the job's own; return why the job ends if it is one too many.
+    def count_failure(self, completed: int, now_s: float, *, starts: bool) -> str:
+        """Count a failure of the job's own; return why the job ends if the limit is reached, else an empty text.
 
-        What the cluster takes away is not counted: that says nothing about the job.
+        What the cluster takes away is not counted, because it says nothing about the job.
         """
         if completed > self._counted_at:
-            # A clock that is completed again after a rollback counts, too: the job makes progress.
+            # Clocks that are completed again after a rollback count as progress, too.
             self._incidents, self._counted_at = 0, completed
         if now_s - self._incident_s < INCIDENT_S:
             return ""
@@ -366,27 +368,27 @@ class Recovery:
     # ---- the inquiry
 
     def begin(self, before: Membership, unacked: bool, completed: int) -> list[tuple[MemberId, m.Order]]:
-        """Return the first questions, after more members were lost or one could not read a checkpoint.
+        """Start an inquiry after a loss or an unreadable checkpoint; return its first questions.
 
         Parameters
         ----------
         before : Membership
             The newest one.
         unacked : bool
-            Some member may not have it yet.
+            Whether some member may not have installed it.
         completed : int
-            The first clock of which the job master lacks results.
+            The first clock whose results the job master lacks.
         """
         last = self.inquiry or Inquiry(0)
-        # Some may not have gone back yet: then what members hold is of two incarnations.
-        half_back = self.inquiry is None and before.goes_back and unacked
+        # Some members may not have rolled back yet: then inventories would mix two incarnations.
+        half_rolled_back = self.inquiry is None and before.goes_back and unacked
         self._number += 1
         self.inquiry = Inquiry(
             self._number,
             {**last.lost, **self._lost},
             newcomers=last.newcomers,
             roles=last.roles,
-            must_go_back=last.must_go_back or half_back or bool(self._unreadable),
+            must_roll_back=last.must_roll_back or half_rolled_back or bool(self._unreadable),
             unreadable=self._unreadable or last.unreadable,
             from_clock=completed,
         )
@@ -394,11 +396,11 @@ class Recovery:
         return self.orders(before)
 
     def orders(self, before: Membership) -> list[tuple[MemberId, m.Order]]:
-        """Return the questions that are not answered."""
+        """Return the unanswered questions."""
         return self.inquiry.orders(before) if self.inquiry is not None else []
 
     def hear(self, inventory: m.Inventory, before: Membership) -> list[tuple[MemberId, m.Order]]:
-        """Take an answer in; return the questions that may follow it."""
+        """Process an answer; return the questions that it makes due."""
         if self.inquiry is None:
             return []
         asked = self.inquiry.asked(before)
@@ -406,7 +408,7 @@ class Recovery:
         return [(name, order) for name, order in self.inquiry.orders(before) if name not in asked]
 
     def is_newcomer(self, name: MemberId) -> bool:
-        """Return whether the recovery waits for a member that was requested for it."""
+        """Return whether the member was requested by the current recovery."""
         return self.inquiry is not None and name in self.inquiry.newcomers
 
     def add(self, name: MemberId, role: Role) -> None:
@@ -415,7 +417,7 @@ class Recovery:
         self.inquiry.newcomers[name], self.inquiry.roles[name] = None, role
 
     def registered(self, name: MemberId, address: Address) -> bool:
-        """Take in that a newcomer registered; return False where it is none."""
+        """Record that a newcomer registered; return False if the member is not one."""
         if self.inquiry is None or name not in self.inquiry.newcomers:
             return False
         self.inquiry.newcomers[name] = address
@@ -424,27 +426,27 @@ class Recovery:
     def membership(
         self, before: Membership, settings: CoreSettings, point: RestorePoint, next_clocks: Sequence[int]
     ) -> Membership:
-        """Return the membership that comes of the answers, which are complete.
+        """Return the membership that follows from the complete answers.
 
         Parameters
         ----------
         point : RestorePoint
-            Where the job begins again if the only copy of a partition is lost.
+            Where the job restarts if the only copy of a partition is lost.
         next_clocks : sequence of int
-            Per split, the first clock of which the job master has no result.
+            Per split, the first clock for which the job master has no result.
         """
         assert self.inquiry is not None
-        after = None if self.inquiry.must_go_back else take_over(before, self.inquiry, settings)
+        after = None if self.inquiry.must_roll_back else take_over(before, self.inquiry, settings)
         if after is None:
             return roll_back(before, self.inquiry, point)
-        return after if settings.bsp else measured_again(after, next_clocks)
+        return after if settings.bsp else with_lost_results(after, next_clocks)
 
     def end(self, before: Membership, after: Membership, completed: int, now_s: float) -> list[e.Command]:
-        """Note which membership came of it."""
+        """End the recovery, and record its membership."""
         inquiry, self.inquiry = self.inquiry, None
         assert inquiry is not None
         if after.goes_back:
-            self._note_going_back(inquiry, before, max(0, after.from_clock), max(0, completed), now_s)
+            self._note_rollback(inquiry, before, max(0, after.from_clock), max(0, completed), now_s)
             self._counted_at = after.from_clock
         for loss in self.losses:
             if loss.name in inquiry.lost and loss.outcome is LossOutcome.OPEN:
@@ -461,11 +463,11 @@ class Recovery:
         }
         return [e.synced("rolled-back" if after.goes_back else "taken-over", now_s, **record)]
 
-    def _note_going_back(self, inquiry: Inquiry, before: Membership, to: int, clock: int, now_s: float) -> None:
-        """Write down that the job goes back; where it had not begun again since the last time, both are one."""
+    def _note_rollback(self, inquiry: Inquiry, before: Membership, to: int, clock: int, now_s: float) -> None:
+        """Record a rollback; merge it with the one before if the job has not restarted in between."""
         lost, unreadable = dict(inquiry.lost), inquiry.unreadable
         servers = tuple(name for name in lost if name in before.servers)
-        if before.goes_back and inquiry.must_go_back:
+        if before.goes_back and inquiry.must_roll_back:
             last = self.goings_back.pop()
             clock, lost, servers = last.clock, {**last.lost, **lost}, last.servers + servers
             unreadable = "; ".join(filter(None, (last.unreadable, unreadable)))
@@ -475,19 +477,19 @@ class Recovery:
                 loss.outcome, loss.back_to = LossOutcome.ROLLED_BACK, to
 
     def waits_for(self, members: Mapping[MemberId, Member], now_s: float) -> str:
-        """Return which newcomers the recovery waits for, as a sentence; empty where that is not long.
+        """Return a sentence about the newcomers that the recovery waits for; empty if the wait is short.
 
-        Members that are left have answered within moments, or are lost, too.
+        Survivors are not named: they answer within moments, or are lost, too.
         """
         names = self.inquiry.newcomers if self.inquiry is not None else ()
         coming = [members[name] for name in names if members[name].address is None]
         waits = containers_waited_for([member for member in coming if not member.launched], now_s)
-        late = [member.name for member in coming if member.is_late(now_s, TOLD_S)]
+        late = [member.name for member in coming if member.is_late(now_s, REPORTED_WAIT_S)]
         register = f"waits for {', '.join(late)} to register" if late else ""
         return " and ".join(filter(None, (waits, register)))
 
     def validate(self) -> None:
-        """Assert what is always true of recoveries."""
+        """Assert the invariants of recoveries."""
         assert bool(self.must_ask) == bool(self._lost or self._unreadable)
         inquiry = self.inquiry
         if inquiry is None:

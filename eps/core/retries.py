@@ -1,20 +1,21 @@
-"""What is tried again, and when: changes that failed, and orders that have had no effect.  Pure."""
+"""When failed changes and orders without effect are tried again.  Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from eps.core import messages as m
 from eps.core.messages import Orders
 from eps.core.types import MemberId
 
-#: No pause is doubled more often than this.
+#: The pause is doubled at most this often.
 _MOST_DOUBLINGS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The one retry policy of a job: what failed is tried again after a pause that doubles each time, up to a limit.
+    """Exponential back-off: the pause doubles with each failure, up to a limit.  The only retry policy of a job.
 
     Every change returns a new value.
     """
@@ -24,7 +25,7 @@ class Backoff:
     longest_s: float
     #: Failures since the last success.
     failures: int = 0
-    #: The earliest time of the next try, seconds on the master's clock.
+    #: The earliest time of the next try, in seconds on the master's clock.
     due_s: float = 0.0
 
     @property
@@ -33,11 +34,11 @@ class Backoff:
         return min(self.longest_s, self.first_s * 2.0 ** min(self.failures, _MOST_DOUBLINGS))
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether it may be tried."""
+        """Return whether the next try may start."""
         return now_s >= self.due_s
 
     def tried(self, now_s: float) -> Backoff:
-        """Return the policy after a try whose result is not known yet."""
+        """Return the policy after a try whose result is still unknown."""
         return replace(self, due_s=max(self.due_s, now_s + self.pause_s))
 
     def failed(self, now_s: float) -> Backoff:
@@ -49,7 +50,7 @@ class Backoff:
         return replace(self, failures=0)
 
 
-#: An order is said again after this long at first, and after this long at most.
+#: First and longest pause before an order is resent.
 RESEND_S, LONGEST_RESEND_S = 1.0, 16.0
 
 
@@ -57,23 +58,23 @@ RESEND_S, LONGEST_RESEND_S = 1.0, 16.0
 class _Said:
     order: m.Order
     at_s: float
-    #: Until it is said again.
+    #: The pause before it is resent.
     pause_s: float
 
 
 @dataclass
 class Repeats:
-    """When each order was said last, so that one without effect is said again, after 1 s at first and 16 s at most.
+    """When each order was last sent, so that an order without effect is resent, after 1 s at first, 16 s at most.
 
-    Of each kind, a member owes the effect of the latest alone.  A stream delivers what is sent on it, and the master
-    resends at once to a member that reconnects, so a repeat seldom helps; without back-off, repeats would be most of
-    the traffic of a large job.
+    Only the latest order of each kind counts for a member.  Streams are reliable, and the master resends at once to a
+    member that reconnects, so a repeat seldom helps.  Without back-off, repeats would be most of the traffic of a large
+    job.
     """
 
     _said: dict[tuple[MemberId, str], _Said] = field(default_factory=dict)
 
     def note(self, to: MemberId, order: m.Order, now_s: float) -> None:
-        """Take in that an order is said: another one than before is said again soon, the same one later each time."""
+        """Record that an order is sent; repeating the same order doubles its pause, another order resets it."""
         key = to, type(order).__name__
         last = self._said.get(key)
         if last is None or last.order != order:
@@ -82,7 +83,7 @@ class Repeats:
             last.at_s, last.pause_s = now_s, min(2 * last.pause_s, LONGEST_RESEND_S)
 
     def due(self, missing: Orders, now_s: float) -> Orders:
-        """Return which of the orders whose effect is missing are due; all that are not among them are forgotten."""
+        """Return the missing orders that are due, and forget all others than the missing ones."""
         before, self._said = self._said, {}
         found: Orders = []
         for to, order in missing:
@@ -94,6 +95,11 @@ class Repeats:
                 found.append((to, order))
         return found
 
+    def due_s(self, missing: Orders) -> float:
+        """Return when :meth:`due` will return any of these orders; infinity where there are none."""
+        found = [self._said.get((to, type(order).__name__)) for to, order in missing]
+        return min((-inf if said is None else said.at_s + said.pause_s for said in found), default=inf)
+
     def reset(self, name: MemberId | None = None) -> None:
-        """Forget what was sent to a member that connects again; or to all, where another master sent it."""
+        """Forget what was sent to a member that reconnected, or to all members after a restart of the master."""
         self._said = {key: said for key, said in self._said.items() if name is not None and key[0] != name}

@@ -1,6 +1,6 @@
 """Events and commands of :class:`eps.core.server_state.ServerState`.
 
-``request`` is an opaque key of the shell: the arrays that came with a message stay with the shell under it.
+``request`` is an opaque key: the shell keeps the arrays of a message under it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Request = Hashable
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """How far a partition is."""
+    """The progress of a partition."""
 
-    #: Per split, the next clock that it contributes.
+    #: Per split, the next clock that is due.
     next_clock: tuple[int, ...]
-    #: Contributions, one for each (clock, split), that were added to the parameters.
+    #: Contributions, one for each (clock, split), added to the parameters.
     applied: int = 0
     duplicates_refused: int = 0
 
     @property
     def completed(self) -> int:
-        """Clocks that every split has contributed."""
+        """The number of clocks that every split has contributed."""
         return min(self.next_clock)
 
 
@@ -39,11 +39,11 @@ class MembershipArrived:
 
     plan_id: int
     membership: Membership
-    #: Partition -> how far the checkpoint is that the membership goes back to; empty for the seeded start.
+    #: Partition -> its progress in the checkpoint to which the membership rolls back; empty for the seed.
     counters: Mapping[int, Counters] = field(default_factory=dict)
 
 
-# What is made for every partition at every clock is not frozen, which would take four times as long; nobody changes it.
+# Classes with an instance per partition and clock are not frozen: creating frozen ones takes four times as long.
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -58,7 +58,7 @@ class PushArrived:
 
 @dataclass(slots=True, unsafe_hash=True)
 class PullArrived:
-    """A read of a partition that has completed ``min_clock`` clocks (BSP: exactly that version)."""
+    """A read of a partition once it has completed ``min_clock`` clocks (BSP: exactly that version)."""
 
     request: Request
     partition: int
@@ -67,9 +67,9 @@ class PullArrived:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeArrived:
-    """The pushes and pulls of one message, one push and one pull at most for each partition.
+    """The pushes and pulls of one message, at most one of each for a partition.
 
-    The same as each of them alone, one after the other, but that all sums and steps come first.
+    Equivalent to handling them one after the other, except that all sums and steps come first.
     """
 
     pushes: tuple[PushArrived, ...]
@@ -94,7 +94,7 @@ class SnapshotArrived:
     partition: int
     sequence: int
     counters: Counters
-    #: Of its arrays as they arrived.
+    #: Of the arrays as they arrived.
     checksum: str
 
 
@@ -112,7 +112,7 @@ class UpdateArrived:
 
 @dataclass(frozen=True, slots=True)
 class PromoteArrived:
-    """The old owner stopped applying (SSP, ASP): everything before ``sequence`` is all there is."""
+    """The old owner has stopped applying updates (SSP, ASP): no update from ``sequence`` on is its own."""
 
     request: Request
     plan_id: int
@@ -122,22 +122,22 @@ class PromoteArrived:
 
 @dataclass(frozen=True, slots=True)
 class UpdateAcked:
-    """A follower has everything of a partition before ``sequence``: its snapshot, or an update, is acknowledged.
+    """A follower has everything of a partition before ``sequence``: it acknowledged its snapshot or an update.
 
-    ``plan_id`` is that of the command which sent it: what was sent for an aborted plan may be acknowledged late.
+    ``plan_id`` is that of the sending command, because updates of an aborted plan may be acknowledged late.
     """
 
     plan_id: int
     partition: int
     follower: MemberId
     sequence: int
-    #: Of a snapshot: what the job master is told once the follower has all that workers were served or told before.
+    #: Snapshots only: the report for the job master, due once the follower has all that workers were served or told.
     sent: m.PartitionSent | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SendingFailed:
-    """A follower cannot be reached, does not answer in time, or refuses what it is sent for a plan."""
+    """A follower cannot be reached, does not answer in time, or refuses what a plan sends to it."""
 
     plan_id: int
     follower: MemberId
@@ -146,7 +146,7 @@ class SendingFailed:
 
 @dataclass(frozen=True, slots=True)
 class ResultsArrived:
-    """What a worker measured at a clock; it says so to servers too, in case that it cannot tell the master any more."""
+    """Results that a worker measured at a clock; sent to servers, too, in case the worker is lost before it reports."""
 
     report: m.ClockReported
 
@@ -195,14 +195,14 @@ ServerEvent = (
 
 @dataclass(frozen=True, slots=True)
 class CreatePartition:
-    """Fill a partition with the job's initial values, or those of the checkpoint that the membership goes back to."""
+    """Initialise a partition from the seed, or from the checkpoint to which the membership rolls back."""
 
     partition: int
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Accumulate:
-    """Add a push to the clock's sum; with the first of a clock the version before is no longer needed."""
+    """Add a push to the clock's sum; the first push of a clock frees the version before."""
 
     request: Request
     partition: int
@@ -213,29 +213,29 @@ class Accumulate:
 
 @dataclass(slots=True, unsafe_hash=True)
 class StepPartition:
-    """The clock is complete: one optimizer step."""
+    """Take one optimizer step, because the clock is complete."""
 
     partition: int
     clock: int
-    #: ``SendUpdate`` commands follow, which need the step.
+    #: Whether ``SendUpdate`` commands follow, which need the step.
     followed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyPush:
-    """SSP and ASP: one optimizer step with this push alone."""
+    """SSP and ASP: take one optimizer step with this push alone."""
 
     request: Request
     partition: int
     clock: int
     splits: tuple[int, ...]
-    #: As of :class:`StepPartition`.
+    #: See :class:`StepPartition`.
     followed: bool = False
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class AckPush:
-    """Answer a push.  ``have`` were applied before; ``accepted`` is False where the sum mixes old and new splits."""
+    """Answer a push.  Splits in ``have`` were applied before.  Not ``accepted`` if the sum mixes old and new splits."""
 
     request: Request
     partition: int
@@ -254,7 +254,7 @@ class AnswerPull:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Answer that the request breaks the protocol."""
+    """Answer that the request violates the protocol."""
 
     request: Request
     why: str
@@ -262,14 +262,14 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class RefusePassed:
-    """Answer that the clock asked for is complete everywhere, so that nobody has to compute it any more."""
+    """Answer that the requested clock is complete everywhere, so that it need not be computed."""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
 class RefuseStale:
-    """Answer that the partition is elsewhere, with the newest membership, by which the worker sends it again."""
+    """Answer with the newest membership, because the partition is elsewhere; the worker resends to the new owner."""
 
     request: Request
 
@@ -299,7 +299,7 @@ class SendUpdate:
 
 @dataclass(frozen=True, slots=True)
 class SendPromote:
-    """Tell a follower that it owns the partition from here on."""
+    """Tell a follower that it owns the partition from ``sequence`` on."""
 
     plan_id: int
     partition: int
@@ -309,7 +309,7 @@ class SendPromote:
 
 @dataclass(frozen=True, slots=True)
 class StopSending:
-    """The follower needs nothing more."""
+    """Stop sending updates of a partition to a follower."""
 
     plan_id: int
     partition: int
@@ -336,14 +336,14 @@ class ApplyUpdate:
 
 @dataclass(frozen=True, slots=True)
 class DropUpdate:
-    """Acknowledge an update that changes nothing."""
+    """Acknowledge an update that has no effect."""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
 class RefuseUpdate:
-    """Answer that the sender does not own the partition any more."""
+    """Answer that the sender no longer owns the partition."""
 
     request: Request
 
@@ -357,7 +357,7 @@ class DropPartition:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Keep the partition as it is now, before anything changes it, and write it to a checkpoint."""
+    """Copy the partition before anything changes it, and write the copy to a checkpoint."""
 
     checkpoint_id: int
     partition: int
@@ -366,7 +366,7 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SkipSnapshot:
-    """Report that the partition was past the checkpoint's clock when its order came."""
+    """Report that the partition was already past the checkpoint's clock when the order arrived."""
 
     checkpoint_id: int
     partition: int

@@ -1,16 +1,16 @@
-"""What a server does with each request: accept, refuse, hold, step.  Ids only, no arrays.
+"""How a server handles each request: accept, refuse, hold, step.  Ids only, no arrays.
 
-The shell (``eps.server``) calls :meth:`ServerState.step` under its lock and executes the commands in order on the
-arrays; the simulator does the same on stand-ins.  Pure.
+The shell (``eps.server``) calls :meth:`ServerState.step` under its lock and executes the commands on the arrays, in
+order; the simulator executes them on stand-ins.  Pure.
 
 A partition's clock is the number of clocks that every split has contributed to it.  Completion is counted in splits,
-never in workers, so that it does not matter who computes what; the clock list of the paper (worker -> clock) is
+not in workers, so it does not matter which worker computes what.  The clock list of the paper (worker -> clock) is
 derived from it and the membership by :meth:`ServerState.clock_list`.
 
 Source: EPS §2.2 Fig. 1c (push, step, send), §3.2 Fig. 9, §3.3; design sections 4 to 6; reproducible.md ("Exactly once
 goes with it"); Proteus §3.3.
-Deviation: under BSP a partition changes hands at a clock (the follower applies the same updates, so its bits are the
-owner's); the paper stops the job for the transfer.
+Deviation: under BSP a partition moves at a clock, and the follower applies the same updates, so its bits are the
+owner's.  The paper stops the job for the transfer.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from eps.core.types import CoreSettings, MemberId
 
 
 class Served:
-    """The partitions that are here, and what workers, owners and followers are answered about them.
+    """The partitions on this server, and the answers to workers, owners and followers about them.
 
-    Every method appends what is to be done to ``out``, in order.
+    Every method appends its commands to ``out``, in order.
 
     Parameters
     ----------
@@ -40,22 +40,22 @@ class Served:
 
     def __init__(self, name: MemberId, settings: CoreSettings) -> None:
         self._name = name
-        #: Derived from the settings, and asked for with every part of every message.
+        #: Derived from the settings, because every part of every message needs them.
         self._bsp, self._num_splits, self._iterations = settings.bsp, settings.num_splits, settings.iterations
-        #: The last splits of a push that were looked at and can be.
+        #: The last splits of a push that were checked and are valid.
         self._right_splits: tuple[int, ...] | None = None
         self.partitions: dict[int, PartitionState] = {}
-        #: The checkpoint that was ordered last, and the partitions that need no more for it.
+        #: The checkpoint that was ordered last, and the partitions that are done with it.
         self._checkpoint: s.CheckpointOrdered | None = None
         self._taken: set[int] = set()
 
-    # ---- what workers ask for
+    # ---- requests of workers
 
     def exchange(self, pushes: Sequence[s.PushArrived], pulls: Sequence[s.PullArrived], out: Commands) -> None:
-        """Take the parts of a message in; sums and steps come first, so that the shell can compute them together.
+        """Process the parts of a message; sums and steps come first, so that the shell can compute them together.
 
-        Nothing of a partition can be due before its sum: the message has one push for it, and where that is added no
-        other push of the partition waits.
+        This order is safe: the message has one push for each partition, and if that is added, no other push of the
+        partition waits.
         """
         sums: Commands = []
         rest: Commands = []
@@ -67,13 +67,13 @@ class Served:
         out += rest
 
     def push(self, event: s.PushArrived, out: Commands, sums: Commands) -> None:
-        """Take a push in; sums and steps go to ``sums``."""
+        """Process a push; sums and steps go to ``sums``."""
         state = self.partitions.get(event.partition)
         if state is None:
             out.append(s.RefuseStale(event.request))
             return
         splits = event.splits
-        # The pushes of a message name the same ones.
+        # All pushes of a message share one tuple of splits.
         if splits is not self._right_splits:
             if not splits or min(splits) < 0 or max(splits) >= self._num_splits or len(set(splits)) < len(splits):
                 rule = f"the job has splits 0 to {self._num_splits - 1}, each named once"
@@ -90,7 +90,7 @@ class Served:
                 self.retry(state, out, sums)
 
     def pull(self, event: s.PullArrived, out: Commands) -> None:
-        """Take a pull in."""
+        """Process a pull."""
         state = self.partitions.get(event.partition)
         if event.min_clock > self._iterations:
             rule = f"the last is {self._iterations}"
@@ -101,7 +101,7 @@ class Served:
             state.pull(event, out)
 
     def retry(self, state: PartitionState, out: Commands, sums: Commands | None = None) -> None:
-        """Judge again what had to wait; whatever still has to is held again."""
+        """Process held requests again; those that must still wait are held again."""
         waiting, state.held = state.held, []
         for event in waiting:
             if isinstance(event, s.PushArrived):
@@ -109,10 +109,10 @@ class Served:
             else:
                 self.pull(event, out)
 
-    # ---- what other servers send
+    # ---- messages of other servers
 
     def update(self, event: s.UpdateArrived | s.PromoteArrived, out: Commands) -> None:
-        """Take what an owner sends, and what came early and follows it."""
+        """Process an owner's update or promotion, and those that arrived early and follow it."""
         state = self.partitions.get(event.partition)
         if state is None:
             out.append(s.DropUpdate(event.request))
@@ -124,7 +124,7 @@ class Served:
             following = state.early.pop(state.sequence, None)
 
     def acked(self, event: s.UpdateAcked, out: Commands) -> None:
-        """Take in what a follower has acknowledged."""
+        """Record a follower's acknowledgement."""
         state = self.partitions.get(event.partition)
         if state is not None:
             state.acked(event, out)
@@ -132,30 +132,30 @@ class Served:
                 self.retry(state, out)
 
     def stop_sending(self, state: PartitionState, follower: MemberId, out: Commands) -> None:
-        """Send a follower nothing more; what waited for it goes on."""
+        """Stop sending updates to a follower, and process requests that waited for it."""
         state.stop_sending(follower, out)
         self.retry(state, out)
 
-    # ---- what a server is to a partition
+    # ---- partitions come and go
 
     def promoted(self, state: PartitionState, out: Commands) -> None:
-        """Serve a partition that is owned here from now on."""
+        """Serve a partition that this server owns from now on."""
         self.report_promoted(state, out)
         self.take(state, out)
         self.retry(state, out)
 
     def report_promoted(self, state: PartitionState, out: Commands) -> None:
-        """Tell the job master that a partition is owned here."""
+        """Report to the job master that this server owns a partition."""
         out.append(s.ReportToMaster(m.PartitionPromoted(self._name, state.plan_id, state.partition)))
 
     def drop(self, state: PartitionState, out: Commands) -> None:
-        """Forget a partition."""
+        """Drop a partition."""
         state.refuse_waiting(out)
         del self.partitions[state.partition]
         out.append(s.DropPartition(state.partition))
 
     def clear(self, out: Commands) -> None:
-        """Forget every partition, and the checkpoint that is under way."""
+        """Drop every partition and the current checkpoint."""
         for partition, state in sorted(self.partitions.items()):
             for to, follower in sorted(state.followers.items()):
                 out.append(s.StopSending(follower.plan_id, partition, to))
@@ -168,7 +168,7 @@ class Served:
     # ---- checkpoints
 
     def order(self, event: s.CheckpointOrdered, out: Commands) -> None:
-        """Begin a checkpoint, unless it, or a later one, was ordered before."""
+        """Start a checkpoint, unless it or a later one was ordered before."""
         if self._checkpoint is not None and event.checkpoint_id <= self._checkpoint.checkpoint_id:
             return
         self._checkpoint, self._taken = event, set()
@@ -176,11 +176,11 @@ class Served:
             self.take(state, out)
 
     def take(self, state: PartitionState, out: Commands) -> None:
-        """Keep a partition for the checkpoint that is ordered, once it has reached its clock."""
+        """Copy a partition for the ordered checkpoint, once it has reached the checkpoint's clock."""
         due, partition, clocks = self._checkpoint, state.partition, state.clocks
         if due is None or state.holding is not Holding.OWNER or partition in self._taken:
             return
-        # Where the partition changes hands at the clock or before, its next owner takes it.
+        # If the partition moves at that clock or before, its next owner copies it.
         if clocks.completed < due.clock or (state.promote_at is not None and state.promote_at <= due.clock):
             return
         self._taken.add(partition)
@@ -191,7 +191,7 @@ class Served:
         out.append(s.TakeSnapshot(due.checkpoint_id, partition, clocks.counters()))
 
     def validate(self) -> None:
-        """Assert what must always be true."""
+        """Assert the invariants."""
         assert self._checkpoint is not None or not self._taken, "taken for no checkpoint"
         for partition, state in self.partitions.items():
             assert state.partition == partition
@@ -201,8 +201,8 @@ class Served:
 class ServerState:
     """The pure state of one server.
 
-    :class:`Served` answers what is asked about the partitions that are here.  This class decides which are, and as
-    what: by memberships, plans and losses.
+    :class:`Served` answers requests about partitions.  This class decides which partitions the server holds, and in
+    which role: from memberships, plans and losses.
 
     Parameters
     ----------
@@ -216,16 +216,16 @@ class ServerState:
         self.membership: Membership | None = None
         self._served = Served(name, settings)
         self.partitions = self._served.partitions
-        #: Plans that were aborted or released; late bytes of theirs are ignored.
+        #: Plans that were aborted or released; their late messages are ignored.
         self._closed_plans: set[int] = set()
-        #: The latest plan heard of.  Plans change the job one after another, so all before it have ended.
+        #: The latest known plan.  Plans change the job one after another, so all earlier ones have ended.
         self._newest_plan = 0
         self._results = LatestResults()
-        #: The latest recovery for which the job master was told what is here.
+        #: The latest recovery that has asked for an inventory.
         self._asked = 0
 
     def step(self, event: s.ServerEvent) -> list[s.ServerCommand]:
-        """Take one event in; return what to do, in order."""
+        """Process one event; return the commands to execute, in order."""
         out: Commands = []
         match event:
             case s.ExchangeArrived(pushes, pulls):
@@ -260,7 +260,7 @@ class ServerState:
 
     @property
     def version(self) -> int:
-        """The number of the membership; 0 before the first."""
+        """The version of the membership; 0 before the first."""
         return self.membership.version if self.membership is not None else 0
 
     @property
@@ -282,8 +282,8 @@ class ServerState:
                 else:
                     self._follow_owner(state, membership, event.plan_id, out)
             if membership.takes_over:
-                # A server that leaves was not asked.  One that stays may have got a push of a lost worker since it
-                # answered: its heir finds that there is nothing left to do, and reports nothing.
+                # A server that leaves was not asked for an inventory.  One that stays may have received a lost worker's
+                # push after its answer: then the heir has nothing left to compute and reports nothing.
                 from_clock = membership.from_clock if self.name in membership.servers else self.settings.first_clock
                 reports = self._results.reports(self.name, self.incarnation, from_clock)
                 out.extend(s.ReportToMaster(report) for report in reports)
@@ -293,12 +293,12 @@ class ServerState:
                 self._served.report_promoted(state, out)
 
     def _begin_incarnation(self, membership: Membership, counters: Mapping[int, s.Counters], out: Commands) -> None:
-        """Begin with the job's start, or with the checkpoint to which it goes back; forget what was before."""
+        """Initialise partitions from the seed or from the checkpoint of a rollback; drop what was before."""
         self._served.clear(out)
         self._results.clear()
         seeded = s.Counters((self.settings.seeded_clock,) * self.settings.num_splits)
         owned = membership.partitions.owned_by(self.name)
-        # Updates of earlier incarnations are on their way, perhaps; theirs have lower numbers.
+        # Delayed updates of earlier incarnations have lower numbers.
         sequence = membership.incarnation << INCARNATION_BITS
         for partition in membership.partitions.held_by(self.name):
             holding = Holding.OWNER if partition in owned else Holding.FOLLOWER
@@ -311,13 +311,13 @@ class ServerState:
             out.append(s.CreatePartition(partition))
 
     def _take_over(self, state: PartitionState, membership: Membership, plan_id: int, out: Commands) -> None:
-        """Adjust what this server is to a partition after others were lost; ``membership`` holds at once."""
+        """Adjust a partition to the membership of a recovery, which takes effect at once."""
         here = membership.partitions.owners[state.partition] == self.name
         followers = membership.partitions.followers_of(state.partition)
         followed = state.holding is Holding.FOLLOWER
         state.take_over(here, followers, out)
         if here:
-            # A standing follower can be what a plan promotes, also before the plan's own membership came.
+            # A plan may promote a standing follower, even before the plan's own membership arrives.
             state.plan_id = plan_id or state.plan_id
         if followed and here:
             self._served.promoted(state, out)
@@ -327,7 +327,7 @@ class ServerState:
             self._served.drop(state, out)
 
     def _follow_owner(self, state: PartitionState, membership: Membership, plan_id: int, out: Commands) -> None:
-        """Adjust what this server is to a partition to a new membership."""
+        """Adjust a partition to a plan's membership."""
         owner = membership.partitions.owners[state.partition]
         staying = (owner, *membership.partitions.followers_of(state.partition))
         for name, follower in list(state.followers.items()):
@@ -337,7 +337,7 @@ class ServerState:
         if follows and state.plan_id != plan_id and self.name not in staying:
             self._served.drop(state, out)
         elif owner == self.name:
-            # A standing follower can be what a plan promotes.
+            # A plan may promote a standing follower.
             state.plan_id = plan_id or state.plan_id
             if follows and self.settings.bsp:
                 state.promote_at = membership.from_clock
@@ -347,7 +347,7 @@ class ServerState:
             if state.give_to(owner, membership.from_clock, out):
                 self._served.retry(state, out)
 
-    # ---- followers that come
+    # ---- new followers
 
     def _on_send(self, event: s.SendOrdered, out: Commands) -> None:
         self._close_before(event.plan_id, out)
@@ -398,11 +398,11 @@ class ServerState:
         out.append(s.ReportToMaster(m.TransferFailed(self.name, needed_by, why, event.follower)))
 
     def _stands(self, state: PartitionState, name: MemberId) -> bool:
-        """Return whether ``name`` is a standing follower: it outlives the plan that brought it."""
+        """Return whether ``name`` is a standing follower, which outlives the plan that brought it."""
         return self.membership is not None and name in self.membership.partitions.followers_of(state.partition)
 
     def sends(self, plan_id: int, to: MemberId) -> bool:
-        """Return whether anything is still to be sent to ``to`` for that plan."""
+        """Return whether anything remains to be sent to ``to`` for that plan."""
         found = [state.followers[to] for state in self.partitions.values() if to in state.followers]
         return any(follower.plan_id == plan_id for follower in found)
 
@@ -410,14 +410,14 @@ class ServerState:
 
     @property
     def _counted_on(self) -> bool:
-        """True while a recovery may count on everything that is here; the orders that end plans come again."""
+        """Whether a recovery may count on everything held here; until it ends, orders that end plans are ignored."""
         return self._asked > (self.membership.recovery if self.membership is not None else 0)
 
     def _closed(self, plan_id: int) -> bool:
         return plan_id in self._closed_plans or plan_id < self._newest_plan
 
     def _close_before(self, plan_id: int, out: Commands) -> None:
-        """Whatever an earlier plan left open was aborted, and the abort got lost."""
+        """Abort what an earlier plan left open: its abort got lost."""
         if plan_id <= self._newest_plan:
             return
         self._newest_plan = plan_id
@@ -455,20 +455,20 @@ class ServerState:
             if follower.plan_id == plan_id and not self._stands(state, name):
                 self._served.stop_sending(state, name, out)
 
-    # ---- what is here
+    # ---- inventory and results
 
     def _on_results(self, report: m.ClockReported, out: Commands) -> None:
         if report.incarnation != self.incarnation:
             return
         if self.membership is not None and self.membership.takes_over and report.clock <= self.membership.from_clock:
-            # Perhaps of a lost worker, after the inventory: its heir may find that there is nothing left to do.
+            # Perhaps of a lost worker, after the inventory: then its heir has nothing left to compute.
             out.append(s.ReportToMaster(replace(report, name=self.name)))
         self._results.add(report)
 
     def inventory(self, recovery: int, from_clock: int) -> m.Inventory:
-        """Return what this server holds, and the results that it knows from ``from_clock`` on, for the master.
+        """Return what this server holds, with the results that it knows from ``from_clock`` on.
 
-        Until the master has decided who takes over, nothing is given up.
+        From then on the server drops nothing, until the master has decided the new owners.
         """
         self._asked = max(self._asked, recovery)
         return m.Inventory(
@@ -496,10 +496,10 @@ class ServerState:
         return clocks
 
     def owned(self) -> tuple[int, ...]:
-        """Return the partitions that this server owns now, ascending."""
+        """Return the partitions that this server owns, ascending."""
         return tuple(p for p, state in sorted(self.partitions.items()) if state.holding is Holding.OWNER)
 
     def validate(self) -> None:
-        """Assert what must always be true of a server."""
+        """Assert the invariants of a server."""
         self._served.validate()
         assert self._newest_plan >= max((state.plan_id for state in self.partitions.values()), default=0)

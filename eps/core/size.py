@@ -1,24 +1,24 @@
-"""How many members a job wants, holds, has lent and is to ask for; and with how many it begins.  Pure.
+"""How many members a job wants, holds, has lent and requests, and with how many it starts.  Pure.
 
-Of each role ``wanted = held + lent + pending``.
+For each role ``wanted = held + lent + pending``.
 
 wanted
-    What users asked for.
+    The size that users requested.
 held
-    Members that take part and have their containers.
+    Members of the membership that have their containers.
 lent
-    Members that are not asked for at once.  Those that were preempted for *others*, and those that the cluster had no
-    room for at the *start*, are asked for when it has room that no other application wants, and for a few seconds only:
-    a request that stands takes what others are given meanwhile.
+    Members that are not requested at once, because they were preempted for *others*, or because the cluster had no room
+    for them at the *start*.  They are requested when the cluster has room that no other application wants, and only for
+    a few seconds: a standing request would take containers that are meant for others.
 pending
-    The rest: members that crashed, or left a node that is drained.  They are asked for at once.
+    The rest: members that crashed or left a drained node.  They are requested at once.
 
-At the start a job asks for all containers.  When none was granted for a while, a job that holds ``start_with`` of each
-role begins.  One that holds less gives all back, waits, and asks for that least number (a gang): else jobs that start
-together on a full cluster could wait for each other for ever.  The pause differs from job to job and doubles each time
-(Metcalfe and Boggs, Ethernet, CACM 1976).
+At the start a job requests all containers.  When no grant arrives for a while, a job that holds ``start_with`` of each
+role starts.  A job that holds less releases all containers, waits, and then requests only that minimum (a gang).
+Otherwise jobs that start together on a full cluster could deadlock.  The pause differs from job to job and doubles each
+time (Metcalfe and Boggs, Ethernet, CACM 1976).
 
-The size of a *managed* job is decided by a scheduler: what its cluster takes away is not asked for again.
+A scheduler decides the size of a *managed* job: such a job does not replace what its cluster takes away.
 
 Source: EPS Algorithm 1 lines 17-27 (what is removed for a submitted job) and 29-40 (what is added when nothing waits).
 """
@@ -35,11 +35,11 @@ from eps.core.reconfig import OPERATIONS, Phase, Plan, Purpose
 from eps.core.retries import Backoff
 from eps.core.types import Role
 
-#: A job has failed if one of its first members was started and has not registered after this long.
+#: A job fails if one of its first members was launched and has not registered after this time.
 START_PATIENCE_S = 300.0
-#: Seconds without a grant after which a job that starts begins with what it has, or gives it back.
+#: Seconds without a grant after which a job starts with the containers that it has, or releases them.
 START_TIMEOUT_S = 20.0
-#: A gang that could not begin waits for as long, times a number between these bounds that differs from job to job.
+#: Bounds of the factor that makes the pauses of gangs differ from job to job.
 GANG_SPREAD = (0.5, 1.5)
 #: The longest pause of a gang.
 GANG_LONGEST_S = 160.0
@@ -48,7 +48,7 @@ Counts = Mapping[Role, int]
 
 
 class Borrower(StrEnum):
-    """Who has the containers that a job has lent."""
+    """Why a job lacks the containers that it has lent."""
 
     #: The cluster preempted them for others.
     OTHERS = "others"
@@ -57,22 +57,22 @@ class Borrower(StrEnum):
 
 
 class StartStep(StrEnum):
-    """What a job that starts does next."""
+    """What a starting job does next."""
 
     WAIT = "wait"
-    #: Ask for all first containers.
+    #: Request all first containers.
     ASK = "ask"
-    #: Begin without those that were not granted.
+    #: Start without those that were not granted.
     BEGIN = "begin"
-    #: Give everything back.
+    #: Release all containers.
     GIVE_BACK = "give-back"
-    #: A first member was started and does not register.
+    #: Fail: a first member was launched and does not register.
     FAIL = "fail"
 
 
 def least_of(wanted: int, start_with: float) -> int:
-    """Return the number of a role with which a job may begin that wants so many and may start with that part."""
-    # As it was written: 0.28 of 25 is 7, and as products of binary fractions a little more.
+    """Return the minimum number of a role for a start: the share ``start_with`` of ``wanted``, at least 1."""
+    # Rounded first, because 0.28 * 25 is slightly more than 7 in binary.
     return max(1, math.ceil(round(start_with * wanted, 9)))
 
 
@@ -92,7 +92,7 @@ class Size:
     ----------
     workers, servers : int
     managed : bool
-        A scheduler decides about the job's size.
+        Whether a scheduler decides the job's size.
     """
 
     def __init__(self, workers: int, servers: int, *, managed: bool = False) -> None:
@@ -103,29 +103,29 @@ class Size:
     # ---- changes
 
     def begun(self, held: Counts) -> None:
-        """Take in that the job begins with so many members: it lacks what the cluster had no room for."""
+        """Record that the job starts with ``held`` members; the missing ones count as lent."""
         for role in Role:
             self.lent[Borrower.START][role] = self.wanted[role] - held[role]
         self.settle(held)
 
     def committed(self, plan: Plan, held: Counts) -> None:
-        """Take in that a plan has changed the members."""
+        """Record that a plan has changed the members."""
         if not plan.purpose.own or (self._managed and plan.purpose is Purpose.DRAIN):
             for role in Role:
                 self.wanted[role] += len(plan.coming.of_role(role)) - len(plan.going.of_role(role))
         self.settle(held)
 
     def taken(self, roles: Iterable[Role], held: Counts, *, for_others: bool, lost: bool) -> None:
-        """Take in that the cluster took a container away, after it had warned the job.
+        """Record that the cluster took a container away after a warning.
 
         Parameters
         ----------
         roles : iterable of Role
-            Of the member that was in it.
+            Of the member that ran in it.
         for_others : bool
-            Others are to get its room.
+            Whether its resources go to other applications.
         lost : bool
-            Its member had not left before.
+            Whether its member was lost before it could leave.
         """
         for role in roles:
             if self._managed:
@@ -135,7 +135,7 @@ class Size:
         self.settle(held)
 
     def settle(self, held: Counts) -> None:
-        """Note who has come back: members that came are in the place of those that are lent for longest."""
+        """Reduce what is lent by members that came back; the oldest loans are settled first."""
         for role in Role:
             left = self.wanted[role] - held[role]
             for borrower in Borrower:
@@ -145,16 +145,16 @@ class Size:
     # ---- what to ask for
 
     def pending(self, held: Counts) -> dict[Role, int]:
-        """Return how many members of each role to ask for at once."""
+        """Return how many members of each role to request at once."""
         return {role: self.wanted[role] - held[role] - self._num_lent(role) for role in Role}
 
     @property
     def lacks_room(self) -> bool:
-        """True while there are members to ask for when the cluster has room that no other application wants."""
-        return any(map(self._num_lent, Role))
+        """Whether members are lent, to be requested when the cluster has room that no other application wants."""
+        return any(number for lent in self.lent.values() for number in lent.values())
 
     def to_regain(self, fits: Counts) -> tuple[Role, int] | None:
-        """Return which lent members fit into the room that there is: one role, since both would fit into the same."""
+        """Return the role and number of lent members that fit; one role only, because both would use the same room."""
         for role in Role:
             number = min(self._num_lent(role), fits.get(role, 0))
             if number > 0:
@@ -165,12 +165,12 @@ class Size:
         return sum(self.lent[borrower][role] for borrower in Borrower)
 
     def asked(self, plans: Iterable[Plan]) -> dict[Role, int]:
-        """Return the size that a job is to have after it is resumed: what users want, with changes on their way.
+        """Return the size of the job after a resume: what users requested, uncommitted changes included.
 
         Parameters
         ----------
         plans : iterable of Plan
-            Those that are not committed.
+            The uncommitted ones.
         """
         found = dict(self.wanted)
         for plan in plans:
@@ -193,16 +193,16 @@ class Size:
 
 
 class Startup:
-    """The start of a job: the first containers, and with how many of them it begins.
+    """The start of a job: its first containers, and with how many of them it starts.
 
     Parameters
     ----------
     wanted : mapping
-        Members of each role that users asked for.
+        Members of each role that users requested.
     managed : bool
-        A scheduler decides about the job's size.
+        Whether a scheduler decides the job's size.
     start_with : float
-        The part of its workers, and of its servers, with which the job may begin, 0 to 1.
+        The share of its workers, and of its servers, with which the job may start, 0 to 1.
     seed : str
         Differs from job to job.
     """
@@ -210,26 +210,26 @@ class Startup:
     def __init__(self, wanted: Counts, *, managed: bool = False, start_with: float = 0.5, seed: str = "") -> None:
         self._wanted = dict(wanted)
         self._managed, self._start_with, self._seed = managed, start_with, seed
-        #: Its failures are how often a gang gave everything back.
+        #: Counts as failures how often the gang released its containers.
         self._gang = Backoff(START_TIMEOUT_S, GANG_LONGEST_S)
-        #: When a gang that gave everything back asks again; None while its containers are asked for.
+        #: When a gang that released its containers requests them again; None while they are requested.
         self._asks_again_s: float | None = None
-        #: When the resource manager did not answer last.
+        #: When the resource manager last failed to answer.
         self._unanswered_s = 0.0
 
     def first(self) -> dict[Role, int]:
-        """Return how many containers of each role to ask for: all, or after a pause the least to begin with."""
+        """Return how many containers of each role to request: all at first, the minimum after a pause."""
         return {role: self._least(role) if self._gang.failures else self._wanted[role] for role in Role}
 
     def step(self, first: Collection[Member], silent: bool, now_s: float) -> tuple[StartStep, str]:
-        """Return what a job does that has not begun, and why where it fails.
+        """Return what a job that has not started does next, and why if it fails.
 
         Parameters
         ----------
         first : collection of Member
-            Those that were asked for.
+            Those that were requested.
         silent : bool
-            The resource manager does not answer: it grants nothing, however much room there is.
+            Whether the resource manager does not answer: then it grants nothing, however much room there is.
         """
         late = next((member.name for member in first if member.is_late(now_s, START_PATIENCE_S)), "")
         if late:
@@ -249,7 +249,7 @@ class Startup:
             return StartStep.WAIT, ""
         if self.may_begin(first):
             return StartStep.BEGIN, ""
-        # A gang holds longer each time: on a busy cluster containers seldom come free shortly after each other.
+        # A gang holds its containers longer each time: on a busy cluster grants seldom come close together.
         if not any(granted.values()) or waited_s < self._gang.pause_s:
             return StartStep.WAIT, ""
         self._gang = self._gang.failed(now_s + self._spread_s())
@@ -257,13 +257,13 @@ class Startup:
         return StartStep.GIVE_BACK, ""
 
     def _spread_s(self) -> float:
-        """Return by how much the next pause differs from the usual one; the same where a state is restored."""
+        """Return the deviation of the next pause from the usual one; deterministic, so that a restored state agrees."""
         least, most = GANG_SPREAD
         share = crc32(f"{self._seed} {self._gang.failures}".encode()) / 2**32
         return self._gang.pause_s * (least - 1 + share * (most - least))
 
     def may_begin(self, first: Collection[Member]) -> bool:
-        """Return whether the job may begin with those of its first members that have their containers."""
+        """Return whether enough of the first members have their containers for the job to start."""
         granted = granted_of(first)
         return not self._managed and all(granted[role] >= self._least(role) for role in Role)
 
@@ -271,19 +271,19 @@ class Startup:
         return least_of(self._wanted[role], self._start_with)
 
     def pause_left_s(self, now_s: float) -> float | None:
-        """Return for how long a gang still waits that gave everything back; None where it does not."""
+        """Return the remaining pause of a gang in seconds; None if it does not pause."""
         return None if self._asks_again_s is None else max(0.0, self._asks_again_s - now_s)
 
     def waits_for(self, first: Collection[Member], now_s: float) -> str:
-        """Return what the start waits for, and for how long, as a sentence; empty where that is not long."""
+        """Return a sentence about what the start waits for; empty if the wait is short."""
         left_s, given_back = self.pause_left_s(now_s), self._gang.failures
         if left_s is None:
             return containers_waited_for([member for member in first if not member.granted], now_s)
         return (
-            "has given back the containers with which it could not begin, so that others can, "
-            f"{given_back} time{'s' if given_back > 1 else ''} so far; asks again in {left_s:.0f} s"
+            "released its containers, which were too few to start with, so that other jobs can use them "
+            f"({given_back} time{'s' if given_back > 1 else ''} so far); requests them again in {left_s:.0f} s"
         )
 
     def validate(self) -> None:
-        """Assert that only a gang waits, and one that has given back."""
+        """Assert that only an unmanaged job that has released its containers pauses."""
         assert self._asks_again_s is None or (self._gang.failures and not self._managed)

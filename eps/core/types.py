@@ -1,4 +1,4 @@
-"""Ids, settings and small values shared by everything.  Imports nothing of ours but errors.
+"""Ids, settings and small values shared by all rooms.  Of this project it imports errors only.
 
 Source: EPS §2.2 (workers, servers, partitions, splits; BSP, SSP, ASP), §3.1.
 """
@@ -11,42 +11,42 @@ from enum import StrEnum
 
 from eps.errors import ConfigError
 
-#: A worker's or a server's name, ``worker-3`` or ``server-2``: never used again within a job.  Partitions and
-#: splits are numbered from 0 (P1 and D1 of the paper are 0).
+#: A worker's or a server's name, ``worker-3`` or ``server-2``.  A job never uses a name twice.  Partitions and splits
+#: are numbered from 0 (P1 and D1 of the paper are 0).
 MemberId = str
-#: Most members of one role that a job has.
+#: The largest number of members of one role in a job.
 MOST_MEMBERS = 10_000
 
 
 class Role(StrEnum):
-    """What a member of a job does; one process may do both."""
+    """What a member of a job does; one process may have both roles."""
 
     WORKER = "worker"
     SERVER = "server"
 
 
 class Tier(StrEnum):
-    """How long the container of a member can be counted on (Proteus §3)."""
+    """How long the container of a member is expected to last (Proteus §3)."""
 
-    #: As long as the job lasts, failures aside.
+    #: Until the job ends, unless it crashes.
     RELIABLE = "reliable"
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """Members by role: those that a plan adds, or those that it removes."""
+    """Members by role: those that a plan adds or removes."""
 
     workers: tuple[MemberId, ...] = ()
     servers: tuple[MemberId, ...] = ()
 
     @classmethod
     def of(cls, role: Role, names: Iterable[MemberId]) -> Team:
-        """Return a team whose members all have one role."""
+        """Return a team in which every member has this role."""
         return cls(workers=tuple(names)) if role is Role.WORKER else cls(servers=tuple(names))
 
     @property
     def members(self) -> tuple[MemberId, ...]:
-        """Workers, then servers."""
+        """The workers, followed by the servers."""
         return self.workers + self.servers
 
     def of_role(self, role: Role) -> tuple[MemberId, ...]:
@@ -57,7 +57,7 @@ class Team:
 NO_TEAM = Team()
 
 
-#: Begins the host of an address that is a Unix socket: its name in the folder of the job's sockets follows.
+#: Prefix of the host of a Unix socket's address.  The socket's file name in the job's socket folder follows it.
 UNIX_SOCKET = "unix:"
 
 
@@ -70,7 +70,7 @@ class Address:
 
     @property
     def is_unix(self) -> bool:
-        """True for a Unix socket, which only processes of this host can reach."""
+        """Whether this is a Unix socket, which only processes on the same host can reach."""
         return self.host.startswith(UNIX_SOCKET)
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class Address:
 
 
 def member_name(role: Role, number: int) -> MemberId:
-    """Return the name of the ``number``-th member of ``role``, counted from 1; no code reads the number back."""
+    """Return the name of member ``number`` of ``role``, counted from 1.  No code parses the number back."""
     return f"{role.value}-{number}"
 
 
@@ -88,19 +88,19 @@ UNBOUNDED = -1
 
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
-    """What the states of master, servers and workers have in common; never depends on the size of the job."""
+    """Settings that the states of master, servers and workers share; independent of the job's size."""
 
     num_splits: int
     num_partitions: int
-    #: Clocks to train; clock ``iterations`` itself is the evaluation of the final parameters.
+    #: Clocks to train.  Clock ``iterations`` itself only evaluates the final parameters.
     iterations: int
     #: Staleness bound in clocks: 0 is BSP, n > 0 is SSP, :data:`UNBOUNDED` is ASP.
     staleness: int = 0
-    #: Sums on the grid, so that the model does not depend on who computed what; only under BSP, and there by default.
+    #: Add on a fixed grid, so that the model does not depend on who computed what.  BSP only; the default there.
     reproducible: bool = True
-    #: Standing followers of each partition, where there is more than one server.
+    #: Standing followers of each partition, if there is more than one server.
     followers: int = 0
-    #: The clock that a job goes on with where it starts from a checkpoint; None where it starts from its seed.
+    #: The first clock of a job that starts from a checkpoint; None if it starts from its seed.
     resumed_clock: int | None = None
 
     def __post_init__(self) -> None:
@@ -116,24 +116,24 @@ class CoreSettings:
 
     @property
     def bsp(self) -> bool:
-        """True under BSP."""
+        """Whether the job runs under BSP."""
         return self.staleness == 0
 
     @property
     def first_clock(self) -> int:
-        """The checkpoint's; else -1 where clock -1 only measures the maxima that set the first grid, else 0."""
+        """The checkpoint's clock if the job starts from one, else :attr:`seeded_clock`."""
         return self.seeded_clock if self.resumed_clock is None else self.resumed_clock
 
     @property
     def seeded_clock(self) -> int:
-        """The first clock of a job that starts from its seed."""
+        """The first clock of a job that starts from its seed; clock -1 only measures the maxima for the first grid."""
         return -1 if self.reproducible else 0
 
     def min_clock_to_read(self, clock: int) -> int:
         """Return how many clocks a partition must have completed before a worker may compute ``clock``.
 
-        Source: EPS §2.2 (BSP, SSP, ASP); design section 6 (b = 0 is BSP).  At the evaluation of the final
-        parameters everything must have been applied, whatever the bound.
+        Source: EPS §2.2 (BSP, SSP, ASP); design section 6 (b = 0 is BSP).  The evaluation of the final parameters
+        needs every update, whatever the bound.
         """
         if clock >= self.iterations or self.staleness == 0:
             return clock

@@ -1,4 +1,4 @@
-"""What a worker does next: which clock, with which splits, and what it sends again.  Pure, no arrays.
+"""What a worker does next: which clock, which splits, and what it resends.  Pure, no arrays.
 
 Source: EPS §2.2 Fig. 1b (receive, check the clock list, compute, push by the server list), §3.1.4, Figs 7, 8 and 11;
 design section 5 (work is identified by clock and split, so that an heir can do what a lost worker owed), section 6
@@ -18,25 +18,25 @@ from eps.core.types import CoreSettings, MemberId
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Splits of one clock to compute (or, at clock ``iterations``, to measure); none: push what is computed."""
+    """Splits of one clock to compute (at clock ``iterations``: to evaluate).  Without splits: push what is computed."""
 
     clock: int
-    #: Active splits at that clock that are still to be computed, ascending.
+    #: Active splits of that clock that are not computed yet, ascending.
     splits: tuple[int, ...]
-    #: Partitions must have completed this many clocks before they are read.
+    #: The clocks that partitions must have completed before they are read.
     min_clock: int
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """A read of a clock, before a worker leaves: what it pushed before is then in every copy."""
+    """A read of a clock before a worker leaves: once answered, every copy has the worker's pushes."""
 
     clock: int
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """When a task was begun, as far as losses of members are counted."""
+    """When a task was started, in counts of losses and rollbacks."""
 
     epoch: int
     incarnation: int
@@ -57,17 +57,17 @@ class Memberships:
 
     @property
     def newest(self) -> Membership:
-        """The newest membership known."""
+        """The newest membership."""
         return self._known[-1]
 
     @property
     def version(self) -> int:
-        """The number of the newest membership; 0 before the first."""
+        """The version of the newest membership; 0 before the first."""
         return self.newest.version if self._known else 0
 
     @property
     def recovery(self) -> int:
-        """The latest recovery that is known to be over."""
+        """The latest recovery that is known to have ended."""
         return self.newest.recovery if self._known else 0
 
     @property
@@ -76,15 +76,15 @@ class Memberships:
         return self.newest.incarnation if self._known else 0
 
     def add(self, membership: Membership) -> None:
-        """Add what a plan made; it holds from its clock on."""
+        """Add a plan's membership, which takes effect at its clock."""
         self._known.append(membership)
 
     def replace(self, membership: Membership) -> None:
-        """Let what a recovery made hold at once, alone."""
+        """Install the membership of a recovery, which takes effect at once and replaces all others."""
         self._known = [membership]
 
     def forget_before(self, clock: int) -> None:
-        """Forget what holds for no clock from ``clock`` on."""
+        """Forget memberships that are not in force at ``clock`` or later."""
         while len(self._known) > 1 and self._known[1].from_clock <= clock:
             del self._known[0]
 
@@ -99,12 +99,12 @@ class Memberships:
     def route(self, clock: int) -> Membership:
         """Return the membership whose partition table routes a request of ``clock``.
 
-        Under BSP the one in force at that clock; under SSP and ASP the newest (the commit happens at the owner).
+        Under BSP it is the one in force at that clock; under SSP and ASP the newest, because the owner commits.
         """
         return self.at(clock) if self._settings.bsp else self.newest
 
     def validate(self) -> None:
-        """Assert what must always be true."""
+        """Assert the invariants."""
         versions = [membership.version for membership in self._known]
         assert versions == sorted(set(versions)), "memberships in another order than they were made"
         clocks = [membership.from_clock for membership in self._known]
@@ -123,22 +123,22 @@ class Memberships:
 
 @dataclass(slots=True, eq=False)
 class Kept:
-    """What was computed at a clock, until no loss of a member can undo it.
+    """The results of a clock, kept until no loss of a member can undo them.
 
-    Under BSP that is so when the next clock's parameters have been read; otherwise when every owner acknowledged it.
+    Under BSP that is when the next clock's parameters have been read, otherwise when every owner has acknowledged.
     """
 
     clock: int
     splits: tuple[int, ...]
     report: m.ClockReported
-    #: What is pushed, and what it can be computed from again; opaque here.
+    #: The push, or the inputs to compute it again; opaque here.
     content: Any
     #: Partitions whose owner has all of it.
     held: set[int] = field(default_factory=set)
 
 
 class Outbox:
-    """What a worker computed and may have to send again, oldest first; all of one clock under BSP."""
+    """What a worker computed and may have to resend, oldest first; under BSP all of one clock."""
 
     def __init__(self, settings: CoreSettings) -> None:
         self._settings = settings
@@ -154,16 +154,16 @@ class Outbox:
 
     @property
     def newest(self) -> Kept | None:
-        """What was computed last, as far as it is still kept."""
+        """The latest computed clock that is still kept, or None."""
         return self._kept[-1] if self._kept else None
 
     def add(self, kept: Kept) -> None:
-        """Keep what was computed; nothing of it is pushed, and the master was not told of it."""
+        """Keep what was computed, before it is pushed or reported to the master."""
         self._kept.append(kept)
         self._untold.append(kept.report)
 
     def unpushed(self, up_to: int | None = None) -> list[Kept]:
-        """Return what some owner may lack, of the clocks up to ``up_to``."""
+        """Return the kept clocks up to ``up_to`` that some owner may lack."""
         return [
             kept
             for kept in self._kept
@@ -171,31 +171,31 @@ class Outbox:
         ]
 
     def missing(self, kept: Kept) -> list[int]:
-        """Return the partitions whose owner may lack some of what was computed, ascending."""
+        """Return the partitions whose owner may lack some of it, ascending."""
         return sorted(self._everywhere - kept.held)
 
     def untold(self) -> list[m.ClockReported]:
-        """Return the reports that the master lacks; the caller sends them now."""
+        """Return the reports that the master lacks, and mark them as sent."""
         reports, self._untold = self._untold, []
         return reports
 
     def on_held(self, partition: int, clock: int, splits: tuple[int, ...]) -> None:
-        """Take in that a partition's owner has what was computed for these splits.
+        """Record that a partition's owner has what was computed for these splits.
 
-        Single splits, of which a partition lacked some, are not the whole.
+        Single splits that a partition lacked do not make it complete.
         """
         for kept in self._kept:
             if kept.clock == clock and kept.splits == splits:
                 kept.held.add(partition)
 
     def on_read(self, partition: int, clock: int) -> None:
-        """Take in that a partition was read at a clock: under BSP its owner has everything of the clocks before."""
+        """Record that a partition was read at a clock: under BSP its owner has everything of earlier clocks."""
         for kept in self._kept if self._settings.bsp else ():
             if kept.clock < clock:
                 kept.held.add(partition)
 
     def on_pushed(self, pushed: Iterable[Kept]) -> None:
-        """Take in that every owner has these, in one part or in several."""
+        """Record that every owner has these."""
         for kept in pushed:
             kept.held.update(self._everywhere)
         if not self._settings.bsp:
@@ -203,84 +203,84 @@ class Outbox:
             self._kept = [kept for kept in self._kept if len(kept.held) < len(self._everywhere)]
 
     def forget_before(self, clock: int) -> None:
-        """Forget the clocks before ``clock``: no loss can undo them."""
+        """Forget the clocks before ``clock``, which no loss can undo."""
         self._kept = [kept for kept in self._kept if kept.clock >= clock]
 
     def forget_all(self) -> None:
-        """Forget everything: the job goes back, or others write the model."""
+        """Forget everything, because the job rolls back or nothing can be needed any more."""
         self._kept, self._untold = [], []
 
     def take_over(self, before: Mapping[int, Sequence[MemberId]], owners: Sequence[MemberId]) -> None:
-        """Count on nothing that an owner had which is not the owner any more.
+        """Mark as missing what was held by owners that have changed.
 
         Parameters
         ----------
         before : mapping
-            Clock that is kept -> owner of each partition until now.
+            Kept clock -> owner of each partition before the change.
         owners : sequence
-            Owner of each partition from now on.
+            Owner of each partition after it.
         """
         for kept in self._kept:
             until_now = before[kept.clock]
             kept.held = {partition for partition in kept.held if until_now[partition] == owners[partition]}
 
     def validate(self) -> None:
-        """Assert what must always be true."""
+        """Assert the invariants."""
         assert all(kept.held <= self._everywhere for kept in self._kept), "held by partitions that the job lacks"
         assert all(kept.splits for kept in self._kept), "kept without a split"
 
 
 class Releases:
-    """Plans whose release this worker is to report, once it has nothing to do with the clocks before them."""
+    """Plans whose release this worker reports once it is past the clocks before them."""
 
     def __init__(self) -> None:
-        #: Plan that is not released here yet -> first clock under its membership.
+        #: Unreleased plan -> first clock under its membership.
         self._commit_clocks: dict[int, int] = {}
         self._asked: list[int] = []
 
     def note_commit(self, plan_id: int, clock: int) -> None:
-        """Keep from which clock on a plan holds."""
+        """Record the first clock of a plan's membership."""
         self._commit_clocks[plan_id] = clock
 
     def ask(self, plan_id: int) -> None:
-        """Take in that the master waits for the release of a plan."""
+        """Record that the master waits for the release of a plan."""
         self._asked.append(plan_id)
 
     def asked(self) -> list[tuple[int, int | None]]:
-        """Return the plans whose release the master waits for, and from which clock on each holds, if known."""
+        """Return the plans whose release the master waits for, each with its first clock if known."""
         return [(plan_id, self._commit_clocks.get(plan_id)) for plan_id in self._asked]
 
     def done(self, plans: Collection[int]) -> None:
-        """Forget plans that are released."""
+        """Forget released plans."""
         for plan_id in plans:
             self._commit_clocks.pop(plan_id, None)
         self._asked = [plan_id for plan_id in self._asked if plan_id not in plans]
 
 
 class Duties:
-    """Which clock and which splits a worker owes, by the memberships and the horizon that it knows.
+    """The clocks and splits that a worker owes, given its memberships and horizon.
 
-    A clock is computed (:meth:`computed`) and then pushed everywhere (:meth:`done`).  Between the two a membership that
-    takes over from lost members may bring further splits of the same clock.
+    A clock is computed (:meth:`computed`), then pushed everywhere (:meth:`done`).  In between, the membership of a
+    recovery may add further splits of the same clock.
     """
 
     def __init__(self, name: MemberId, settings: CoreSettings) -> None:
         self.name = name
         self.settings = settings
         self.memberships = Memberships(settings)
-        #: The clock that is computed and pushed now; None until the first membership that includes this worker.
+        #: The clock that is computed and pushed now; None before the first membership with this worker.
         self.clock: int | None = None
         self.horizon = settings.first_clock - 1
-        #: Split -> next clock to compute, where it was computed here or taken over.
+        #: Split that was computed or inherited here -> next clock to compute.
         self._next: dict[int, int] = {}
-        #: Split -> the first clock that is owed here, where it was taken over.
+        #: Split that was inherited from a lost worker -> first clock that is owed here.
         self._inherited: dict[int, int] = {}
         self._grant: m.GrantHorizon | None = None
-        #: The membership that began the incarnation; horizons of earlier ones are void.
+        #: Version of the membership that began the incarnation; horizons of earlier ones are void.
         self._begun = 0
 
     def on_membership(self, membership: Membership) -> m.MembershipAcked:
-        """Take a committed membership in (again); return the acknowledgement."""
+        """Install a committed membership; idempotent.  Return the acknowledgement."""
         if membership.version > self.memberships.version:
             if membership.takes_over:
                 self._take_over(membership)
@@ -292,11 +292,11 @@ class Duties:
         return m.MembershipAcked(self.name, membership.version)
 
     def _take_over(self, membership: Membership) -> None:
-        """Work by ``membership`` alone from now on, for what is on its way too."""
+        """Switch to ``membership`` at once, also for work in progress."""
         active = membership.splits.active_on(self.name)
         starts = {split: membership.split_clocks[split] for split in active}
         if not self.memberships or membership.goes_back:
-            # It begins, or everything begins again at the checkpoint.
+            # The worker starts, or the job restarts from the checkpoint.
             self.clock = self._grant = None
             self.horizon, self._next = membership.from_clock - 1, starts
             self._inherited, self._begun = dict(starts), membership.version
@@ -305,17 +305,17 @@ class Duties:
                 if not self._held(split, starts[split]):
                     self._next[split] = self._inherited[split] = starts[split]
                 self._next[split] = max(starts[split], self._next.get(split, starts[split]))
-                # A membership that was to hold later holds now; and under SSP and ASP, what a lost worker was behind
-                # must be caught up.
+                # A membership planned for a later clock takes effect now.  Under SSP and ASP the worker must also catch
+                # up on clocks that a lost worker was behind.
                 self.clock = min(self.clock, self._next[split])
         self.memberships.replace(membership)
         if self.name not in membership.workers:
             self.clock = membership.from_clock if self.clock is None else max(self.clock, membership.from_clock)
 
     def _held(self, split: int, clock: int) -> bool:
-        """Return whether ``split`` was owed here at ``clock``, as far as it is known.
+        """Return whether ``split`` was owed here at ``clock``, as far as known.
 
-        What a lost worker had done everywhere was not owed by its heir, and must be done again where an owner is lost
+        What a lost worker had pushed everywhere was not owed by its heir.  It must be recomputed if an owner was lost
         before its follower had it.
         """
         known = [membership for membership in self.memberships if membership.from_clock <= clock]
@@ -323,7 +323,7 @@ class Duties:
         return active and clock >= self._inherited.get(split, clock)
 
     def on_grant(self, grant: m.GrantHorizon) -> None:
-        """Take a horizon in; it counts once the membership that came with it is known."""
+        """Record a horizon; it takes effect once its membership is known."""
         if grant.membership_version < self._begun:
             return
         if self._grant is None or (grant.membership_version, grant.horizon) > (
@@ -342,11 +342,11 @@ class Duties:
         return self.memberships.at(clock).splits.active_on(self.name)
 
     def due_at(self, clock: int) -> tuple[int, ...]:
-        """Return the splits that are active here at ``clock`` and not computed yet."""
+        """Return the splits that are active here at ``clock`` and not yet computed."""
         return tuple(split for split in self.active_at(clock) if self._next.get(split, clock) <= clock)
 
     def needed(self) -> tuple[int, ...]:
-        """Return the splits that must be in memory: active now or under any later membership known."""
+        """Return the splits that must be in memory: active now or under a later known membership."""
         if self.clock is None:
             return ()
         wanted = set(self.active_at(self.clock))
@@ -357,45 +357,45 @@ class Duties:
 
     @property
     def left(self) -> bool:
-        """True once every clock that this worker owes is computed."""
+        """Whether this worker is removed and has computed every clock that it owed."""
         return self.clock is not None and self.name not in self.memberships.at(self.clock).workers
 
     @property
     def finished(self) -> bool:
-        """True once the final parameters have been measured."""
+        """Whether the final parameters have been evaluated."""
         return self.clock is not None and self.clock > self.settings.iterations
 
     def next_work(self) -> Work | None:
-        """Return what may be computed now, or None while the horizon is not granted (or nothing is left)."""
+        """Return what can be computed now; None while the horizon is not granted, or if nothing is left."""
         if self.clock is None or self.left or self.finished or self.clock > self.horizon:
             return None
         return Work(self.clock, self.due_at(self.clock), self.settings.min_clock_to_read(self.clock))
 
     def computed(self, clock: int, splits: tuple[int, ...]) -> None:
-        """Count these splits of a clock as computed."""
+        """Mark these splits of a clock as computed."""
         for split in splits:
             self._next[split] = clock + 1
 
     def done(self, clock: int) -> bool:
-        """All of a clock that was computed is pushed: go on to the next.
+        """Go on to the next clock, because all of this one is pushed.
 
         Returns
         -------
         bool
-            False where lost members left something of it, or of an earlier one, to this worker meanwhile.
+            False if this worker meanwhile inherited some of it, or of an earlier clock, from lost members.
         """
         assert self.clock is not None and clock >= self.clock, (clock, self.clock)
         if clock > self.clock or self.due_at(clock):
             return False
         self.clock = clock + 1
         while not self.left and not self.finished and not self.due_at(self.clock) and self.active_at(self.clock):
-            # SSP and ASP: every split that is active here is further.
+            # SSP and ASP: every split that is active here is already further.
             self.clock += 1
         self.memberships.forget_before(self.clock)
         return True
 
     def validate(self) -> None:
-        """Assert what must always be true."""
+        """Assert the invariants."""
         self.memberships.validate()
         assert self._inherited.keys() <= self._next.keys(), "a split was taken over without a clock"
         if self.clock is None:
@@ -404,17 +404,17 @@ class Duties:
         assert self.clock <= self.settings.iterations + 1, "a clock after the evaluation"
 
     def waits_for(self) -> str:
-        """Return what this worker waits for, as a sentence."""
+        """Return what this worker waits for, as a phrase."""
         if self.clock is None:
             return "a membership that includes it"
         return f"the horizon to reach clock {self.clock}; it is {self.horizon}"
 
 
 class WorkerState:
-    """What a worker owes, what it keeps, and what is under way.
+    """What a worker owes, what it keeps, and its current task.
 
-    :meth:`begin` says what to do; the shell does it, says what came of it, and calls :meth:`end`.  A loss of members
-    raises :attr:`epoch`: what was begun in an earlier one is void, but for what was computed in the same incarnation.
+    :meth:`begin` returns a task; the shell executes it, records the results here, and calls :meth:`end`.  A loss of
+    members raises :attr:`epoch`: tasks of an earlier epoch are void, except for results of the same incarnation.
     """
 
     def __init__(self, name: MemberId, settings: CoreSettings) -> None:
@@ -426,28 +426,28 @@ class WorkerState:
         self.releases = Releases()
         #: The last clock whose parameters were read completely.
         self.read_clock = settings.first_clock - 1
-        #: Grows when members are lost, and when a membership takes over from them.
+        #: Grows when members are lost, and with the membership of their recovery.
         self.epoch = 0
-        #: When what is under way was begun; None while nothing is.
+        #: When the current task was started; None if there is none.
         self._under_way: Begun | None = None
-        #: The latest recovery that an inventory was taken for.
+        #: The latest recovery for which an inventory was taken.
         self._inventoried = 0
 
-    # ---- what the master says
+    # ---- orders of the master
 
     def on_membership(self, membership: Membership, plan_id: int | None = None) -> m.MembershipAcked:
-        """Take a committed membership in (again); return the acknowledgement."""
+        """Install a committed membership; idempotent.  Return the acknowledgement."""
         if membership.takes_over and membership.version > self.memberships.version:
             self._take_over(membership)
         acked = self.duties.on_membership(membership)
         if plan_id is not None and membership.version == self.memberships.version:
-            # One that comes late, after that of a recovery, says nothing any more: a worker that left before that
-            # clock, because members were lost meanwhile, would never come to it, and never be released.
+            # A plan's membership that arrives after that of a recovery is void.  A worker that the recovery removed
+            # before the plan's clock would never reach that clock, and so never be released.
             self.releases.note_commit(plan_id, membership.from_clock)
         return acked
 
     def _take_over(self, membership: Membership) -> None:
-        """Count on nothing that was lost; called before the duties change."""
+        """Adjust the outbox to a recovery; called before the duties change."""
         self.epoch += 1
         if not self.memberships or membership.goes_back:
             self.outbox.forget_all()
@@ -457,23 +457,23 @@ class WorkerState:
             self.outbox.take_over(before, membership.partitions.owners)
 
     def inventory(self, recovery: int) -> m.Inventory:
-        """Stop what is under way, because members were lost; return how far this worker is."""
+        """Stop the current task, because members were lost; return this worker's progress."""
         if recovery > max(self._inventoried, self.memberships.recovery):
             self._inventoried = recovery
             self.epoch += 1
         return m.Inventory(self.name, recovery, self.read_clock)
 
     def released(self) -> list[m.PlanReleased]:
-        """Return the releases that have become true since the last call."""
+        """Return the releases that have become due since the last call."""
         past = [plan_id for plan_id, commit in self.releases.asked() if self._is_past(commit)]
         self.releases.done(past)
         return [m.PlanReleased(self.name, plan_id) for plan_id in past]
 
     def _is_past(self, commit: int | None) -> bool:
-        """Return whether neither this worker's clock nor what is under way has to do with the clocks before a commit.
+        """Return whether this worker and its current task are past the clocks before a commit.
 
-        A worker that leaves owes something until it rests.  One that stays may release while a later clock is under
-        way: a server that leaves waits for all workers, and would wait for a whole iteration.
+        A worker that leaves owes something until it rests.  One that stays may release while it works on a later clock:
+        otherwise a server that leaves, and waits for all workers, would wait for a whole iteration.
         """
         duties, clock = self.duties, self.duties.clock
         if clock is not None and not duties.finished and commit is not None and clock < commit:
@@ -484,20 +484,20 @@ class WorkerState:
         stays = clock is not None and not duties.left and self._under_way.epoch == self.epoch
         return stays and commit is not None and all(kept.clock >= commit for kept in self.outbox.unpushed())
 
-    # ---- what is to be done
+    # ---- the next task
 
     @property
     def leaves(self) -> bool:
-        """True where nothing more is to be computed, unless members are lost."""
+        """Whether nothing is left to compute, unless members are lost."""
         return self.duties.clock is not None and (self.duties.finished or self.duties.left)
 
     @property
     def _must_confirm(self) -> bool:
-        """True where a server that is lost could still need something of this worker, which leaves."""
+        """Whether this leaving worker may still hold something that the loss of a server would require."""
         return len(self.outbox) > 0 and self.settings.followers > 0 and not self.duties.finished
 
     def begin(self) -> Work | Confirmation | None:
-        """Return what is to be done now, which is under way from then on; None where there is nothing."""
+        """Start and return the next task, or return None if there is none."""
         task = self._next_task()
         if task is not None:
             self._under_way = self.now
@@ -505,28 +505,28 @@ class WorkerState:
 
     @property
     def now(self) -> Begun:
-        """What is begun now."""
+        """The epoch and incarnation of a task that starts now."""
         return Begun(self.epoch, self.memberships.incarnation)
 
     def is_void(self, begun: Begun, computes: bool) -> bool:
-        """Return whether members were lost so that a task must begin again.
+        """Return whether a task must restart, because members were lost.
 
         Parameters
         ----------
         begun : Begun
         computes : bool
-            Its parameters are here: a take-over in the same incarnation changes nothing about what is computed.
+            Whether its parameters were read: then a recovery within the same incarnation does not affect it.
         """
         return begun.incarnation != self.memberships.incarnation if computes else begun.epoch != self.epoch
 
     def read_ahead(self, clock: int, splits: tuple[int, ...]) -> int | None:
-        """Return the clock whose parameters can be asked for with the push of ``clock``; None where that must wait.
+        """Return the clock whose parameters can be requested with the push of ``clock``, or None.
 
         Parameters
         ----------
         clock : int
         splits : tuple of int
-            What is computed with: another clock may need others, and then other keys.
+            The splits that are computed; if the next clock has others, it may need other keys.
         """
         following = clock + 1
         asks = following <= self.duties.horizon and self.duties.active_at(following) == splits
@@ -534,18 +534,18 @@ class WorkerState:
 
     def _next_task(self) -> Work | Confirmation | None:
         if self._inventoried > self.memberships.recovery:
-            # Members were lost, and the membership that takes over has not come.
+            # Members were lost, and the membership of the recovery has not arrived.
             return None
         newest = self.outbox.newest
         if self.leaves:
             return Confirmation(newest.clock + 1) if newest is not None and self._must_confirm else None
         work = self.duties.next_work()
         if work is None and newest is not None and self.duties.clock is not None and self.outbox.unpushed():
-            # What a lost owner had must be pushed again, though no further clock is granted.
+            # What a lost owner had must be pushed again, even if no further clock is granted.
             return Work(newest.clock, (), 0)
         return work
 
-    # ---- what was done
+    # ---- results
 
     def keep(self, kept: Kept) -> None:
         """Keep what was computed, until no loss can undo it."""
@@ -553,39 +553,39 @@ class WorkerState:
         self.duties.computed(kept.clock, kept.splits)
 
     def read(self, clock: int) -> None:
-        """The parameters of a clock were read completely: no loss can undo what was pushed before."""
+        """Record that the parameters of a clock were read completely: no loss can undo earlier pushes."""
         self.read_clock = max(self.read_clock, clock)
         self.outbox.forget_before(clock)
 
     def pushed(self, clock: int) -> None:
-        """All of a clock is pushed."""
+        """Record that all of a clock is pushed."""
         if self.duties.clock == clock:
             self.duties.done(clock)
 
     def passed(self, work: Work) -> None:
-        """A clock was complete everywhere when it was read: a lost worker had pushed what was to be computed."""
+        """Skip a clock that was complete when it was read: a lost worker had pushed everything."""
         self.duties.computed(work.clock, work.splits)
         self.outbox.forget_before(work.clock + 1)
         self.pushed(work.clock)
 
     def measured(self, work: Work) -> None:
-        """The final parameters were measured with these splits."""
+        """Record that the final parameters were evaluated with these splits."""
         self.duties.computed(work.clock, work.splits)
         self.pushed(work.clock)
 
     def rest(self) -> bool:
-        """Forget what is kept where nothing at all is owed, unless members are lost; return whether that is so."""
+        """Clear the outbox if nothing is owed, unless members are lost; return whether that is so."""
         if not self.leaves or self._must_confirm:
             return False
         self.outbox.forget_all()
         return True
 
     def end(self) -> None:
-        """What was under way is complete, or void."""
+        """End the current task, complete or void."""
         self._under_way = None
 
     def validate(self) -> None:
-        """Assert what must always be true of a worker."""
+        """Assert the invariants of a worker."""
         self.duties.validate()
         self.outbox.validate()
         assert self.read_clock >= self.settings.first_clock - 1, "read before the first clock"

@@ -28,15 +28,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from zipimport import zipimporter
 
 from eps.errors import ConfigError, EpsError, ResourceError
 from eps.hadoop.conf import NOT_SET, HadoopConf, environment_configuration
 from eps.hadoop.errors import HadoopPlace, JavaError, explain
 from eps.hadoop.kerberos import java_options
-
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -288,22 +286,6 @@ def jarray(kind: Any, values: Sequence[Any]) -> Any:
     import jpype
 
     return jpype.JArray(kind)(list(values))
-
-
-def run_as(user: Any, work: Callable[[], T]) -> T:
-    """Call ``work`` as a user of Hadoop (``UserGroupInformation``): what it connects belongs to that user."""
-    import jpype
-
-    found: list[T] = []
-
-    def run(_: object) -> None:
-        found.append(work())
-
-    # Of Java's types Python implements interfaces only; and the class cannot be made before the machine is there.
-    name = "java.security.PrivilegedExceptionAction"
-    action = jpype.JImplements(name)(type("Action", (), {"run": jpype.JOverride(run)}))
-    user.doAs(jpype.JObject(action(), name))
-    return found[0]
 
 
 @contextmanager

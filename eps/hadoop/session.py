@@ -81,6 +81,15 @@ class HadoopSession:
         if not known:
             raise nobody(os.environ)
 
+    def is_in(self, acl: str, user: str) -> bool:
+        """Return whether a user is of those whom an access control list names, or of a group that it names.
+
+        Groups are those that this host's Hadoop finds.
+        """
+        with self.errors(f"the groups of {user} cannot be looked up"):
+            found = java("org.apache.hadoop.security.UserGroupInformation").createRemoteUser(user)
+            return bool(java("org.apache.hadoop.security.authorize.AccessControlList")(acl).isUserAllowed(found))
+
     @contextmanager
     def errors(self, doing: str, otherwise: Callable[[str], EpsError] = ResourceError) -> Iterator[None]:
         """See :func:`~eps.hadoop.bridge.java_errors`."""

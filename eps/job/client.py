@@ -92,14 +92,15 @@ class Job:
         *,
         patience_s: float = GIVE_UP_S,
         is_tied: bool = False,
+        yarn: YarnJob | None = None,
     ) -> None:
         self._directory = directory
         self._handle = handle
         self._patience_s = patience_s
         #: Of a job that is an application of its own; None of any other.
-        self._yarn: YarnJob | None = None
+        self._yarn = yarn
         self._tied_pid = 0
-        self._where: Whereabouts = OnThisMachine(directory)
+        self._where: Whereabouts = yarn or OnThisMachine(directory)
         self._link = MasterLink(directory, self._where, patience_s)
         self._look_for_application()
         if is_tied and self._yarn is not None:
@@ -360,7 +361,7 @@ class Job:
             found += progress.history
             if not progress.history or found[-1]["clock"] + 1 >= progress.status["clock"]:
                 return found
-        return list((read_json(self._directory.report) or {}).get("history", []))
+        return list((read_json(self._directory.report) or ended_status(self._directory)).get("history", []))
 
     def watch(self, after_clock: int = -1, *, is_patient: bool = False) -> Iterator[Progress]:
         """Yield news until the job has ended, about five times a second; see :meth:`MasterLink.watch`."""
@@ -815,7 +816,7 @@ def find_directory(name: str) -> JobDir:
         return find_job(name)
     except JobNotFoundError as error:
         if not os.environ.get("HADOOP_CONF_DIR"):
-            raise
+            raise JobNotFoundError(f"{error}; no cluster was asked: HADOOP_CONF_DIR is not set") from None
         from eps.job.yarn.elsewhere import restore
 
         return restore(name, error)

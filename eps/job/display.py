@@ -442,8 +442,8 @@ def ago_text(at_s: float) -> str:
 def as_of_text(as_of_s: float) -> str:
     """Return when figures were taken, of seconds of Unix time; 0 is not known."""
     if not as_of_s:
-        return "it is not known of when"
-    return f"it is as of {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(as_of_s))}"
+        return "last known, at a time that is not known"
+    return f"last known, at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(as_of_s))}"
 
 
 def ways_text(ways: Mapping[str, str]) -> str:
@@ -466,11 +466,14 @@ def speed_texts(status: Status) -> list[str]:
 def status_text(status: Status, *, resumable: bool = False) -> str:
     """Return what ``eps status`` prints; of a job that is ``resumable``, how it goes on, too."""
     lines = [f"{status['name']}: {status['state']}" + (f" ({status['reason']})" if status["reason"] else "")]
-    if status.get("as_of_s") is not None:
-        what = "is what was known last" if status["state"] == UNREACHABLE else "is older than its end"
-        lines.append(f"  what follows {what}: {as_of_text(status['as_of_s'])}")
     if status.get("application_id"):
         lines.append(f"  on YARN: {status['application_id']}")
+    if status["state"] == UNREACHABLE:
+        # How it is now is not known: figures would read as if they were of now.
+        known = status.get("as_of_s")
+        return "\n".join([*lines, *([f"  {as_of_text(known)}: clock {_clock_text(status, ' of ')}"] if known else [])])
+    if status.get("as_of_s") is not None:
+        lines.append(f"  {as_of_text(status['as_of_s'])}:")
     # Not known of one whose master has gone and left no figures here.
     version = f", membership version {status['membership_version']}" if status["membership_version"] else ""
     lines.append(f"  clock {_clock_text(status, ' of ')}{version}")
@@ -515,6 +518,9 @@ def list_text(statuses: Sequence[Status]) -> str:
         return "no jobs"
     rows = [["NAME", "STATE", "STARTED", "CLOCK", "LOSS", "METRIC", "WORKERS", "SERVERS"]]
     for status in statuses:
+        if status["state"] == UNREACHABLE:
+            rows.append([status["name"], status["state"], ago_text(status["started_s"]), *"-----"])
+            continue
         metrics = ordered_metrics(status["metrics"])
         rows.append(
             [
@@ -528,8 +534,12 @@ def list_text(statuses: Sequence[Status]) -> str:
                 str(status["servers"]),
             ]
         )
-    damaged = [f"{status['name']}: {status['reason']}" for status in statuses if status["state"] == "unreadable"]
-    return "\n".join([table(rows, indent=""), *damaged])
+    why: dict[str, list[str]] = {}
+    for status in statuses:
+        if status["state"] in ("unreadable", UNREACHABLE):
+            # A cluster that does not answer is told of once for all its jobs.
+            why.setdefault(str(status["reason"]), []).append(status["name"])
+    return "\n".join([table(rows, indent=""), *(f"{', '.join(names)}: {reason}" for reason, names in why.items())])
 
 
 def summary_text(report: Mapping[str, Any]) -> str:

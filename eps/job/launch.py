@@ -53,6 +53,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Settings that mean nothing to a job on one machine.  Docker gives its containers ``memory_mb`` and ``vcores``, too.
+OF_YARN = frozenset(
+    "resource queue priority lifetime_s acl tags label execution python staging container_timeout_s grow_back_s".split()
+)
+
 
 @dataclass(frozen=True)
 class PreparedJob:
@@ -309,6 +314,12 @@ def check_request(request: RunRequest) -> None:
     check_given(model, spec.optimizer, request.given)
     if "image" in request.given and spec.on != "docker":
         raise ConfigError(f"image is {spec.image!r}, but only containers of docker have one: the job is on {spec.on}")
+    # A sweep's file has the settings of its trials for wherever it runs.
+    if spec.on != "yarn" and not request.manager and (foreign := sorted(request.given & OF_YARN)):
+        name, *others = (each.removesuffix("_s") for each in foreign)
+        told = f"{name} is {getattr(spec, foreign[0])!r}, but the job is on {spec.on}"
+        also = f" (and {', '.join(others)})" if others else ""
+        raise ConfigError(f"{told}: that{also} is for jobs on YARN only; add --on yarn, or leave it out")
     check_model(spec)
     if spec.uses_tls:
         check_tls()

@@ -172,9 +172,10 @@ def ended_report(directory: JobDir) -> dict[str, Any]:
         "reason": status["reason"],
         "clock": status["clock"],
         "metrics": {"train_loss": None},
-        "history": [],
+        # On YARN its master leaves some with its status.
+        "history": status.get("history", []),
         "model_sha256": "",
-        "changes": [],
+        "changes": status["changes"],
     }
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TICK_S = 0.25
+LOOK_S = 0.25
 #: Members that were told to end get this long before the supervisor ends them.
 FAREWELL_S = 3.0
 #: The supervisor hears this often that the owner thread lives.
@@ -100,11 +100,11 @@ class OneMachine:
 
 
 class Events:
-    """What the owner thread is told, from any thread; a tick is due every :data:`TICK_S`, however busy the queue is."""
+    """What the owner thread is told, from any thread; every :data:`LOOK_S` it looks at the time, however busy it is."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
-        self._tick_due_s = 0.0
+        self._look_s = 0.0
 
     def put(self, *events: e.Event) -> None:
         """Queue events, in order; never blocks."""
@@ -112,14 +112,14 @@ class Events:
             self._queue.put(event)
 
     def next(self) -> e.Event | None:
-        """Return the next event, waiting for it; None when a tick is due."""
-        wait_s = self._tick_due_s - time.monotonic()
+        """Return the next event, waiting for it; None when it is time to look."""
+        wait_s = self._look_s - time.monotonic()
         if wait_s > 0:
             try:
                 return self._queue.get(timeout=wait_s)
             except queue.Empty:
                 pass
-        self._tick_due_s = time.monotonic() + TICK_S
+        self._look_s = time.monotonic() + LOOK_S
         return None
 
 
@@ -217,6 +217,10 @@ class Master:
                 }
             )
 
+    def history(self, most: int) -> list[dict[str, Any]]:
+        """Return at most so many entries of the history, evenly spaced, with the latest; from any thread."""
+        return self._requests.history_at_most(most)
+
     # ---- the owner thread
 
     def run(self) -> int:
@@ -230,7 +234,7 @@ class Master:
         self._pulse.start()
         self._execute(self._job.first_commands)
         while self._ended is None:
-            self._step(self._next_event())
+            self._step_next()
         self._farewell()
         with self._pulse.patience(SYNC_PATIENCE_S):
             self._exporter.close(BRINGING_S)
@@ -251,17 +255,19 @@ class Master:
         self._pulse.stop()
         return self._finish()
 
-    def _next_event(self) -> e.Event:
+    def _step_next(self) -> None:
+        """Take the next event, or look what time has brought."""
         self._pulse.note()
-        event = self.events.next()
-        if event is not None:
-            return event
-        if self._notes.status_is_due:
+        if (event := self.events.next()) is not None:
+            self._step(event)
+            return
+        if self._notes.status_is_due(self._job.state.masters.steps):
             with self._pulse.patience(SYNC_PATIENCE_S):
                 self._notes.status(self.status())
         self._containers.kill_silent(self._runtime.spec.member_timeout_s)
         self._containers.look_for_room(self._job.state)
-        return e.Tick(self._resources.silent_s())
+        if self._job.tick_is_due():
+            self._step(e.Tick(self._resources.silent_s()))
 
     def _beat(self) -> None:
         """Tell the supervisor that the owner thread lives, and how far the job is; on the thread that beats."""
@@ -323,9 +329,7 @@ class Master:
         """Wait until the members that were told to end have ended; the supervisor ends the rest."""
         deadline = time.monotonic() + FAREWELL_S
         while self._containers and time.monotonic() < deadline:
-            event = self._next_event()
-            if not isinstance(event, e.Tick):
-                self._step(event)
+            self._step_next()
 
     def _write_report(self) -> None:
         assert self._ended is not None

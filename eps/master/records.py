@@ -44,6 +44,8 @@ RESOURCES_HANG = (
 )
 #: The status is left on disk this often, or after so many times as long as that took: it grows with the job.
 NOTE_S, NOTE_TIMES = 1.0, 20
+#: Where nothing has happened meanwhile, so much later.
+QUIET_NOTE_S = 10.0
 
 logger = logging.getLogger(__name__)
 
@@ -381,12 +383,15 @@ class Notes:
         self._journal: Journal | None = None
         #: What cannot be written -> why.
         self.errors: dict[str, str] = {}
-        self._status_due_s = 0.0
+        self._status_due_s, self._status_steps = 0.0, -1
 
-    @property
-    def status_is_due(self) -> bool:
-        """True when the status is to be left on disk again."""
-        return time.monotonic() >= self._status_due_s
+    def status_is_due(self, steps: int) -> bool:
+        """Return whether the status is to be left on disk again; ``steps`` counts the events that the job has taken."""
+        due_s = self._status_due_s if steps != self._status_steps else self._status_due_s + QUIET_NOTE_S
+        if time.monotonic() < due_s:
+            return False
+        self._status_steps = steps
+        return True
 
     def status(self, status: Mapping[str, Any]) -> None:
         """Leave the status on disk, for clients that ask after a job whose processes were killed."""

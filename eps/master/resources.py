@@ -31,8 +31,8 @@ from eps.errors import EpsError
 from eps.master.sessions import Sessions
 from eps.spec.job_spec import JobSpec
 
-#: The resource manager is waited for so long at a time, in seconds.
-WAIT_S = 0.25
+#: The resource manager is waited for so long at a time, in seconds: that it is closed wakes nobody.
+WAIT_S = 2.0
 
 logger = logging.getLogger(__name__)
 

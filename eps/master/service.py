@@ -33,8 +33,8 @@ from eps.storage.atomic import json_object, read_json, write_json_atomic
 from eps.storage.jobdir import MASTER_FILE, JobDir
 
 ANSWER_TIMEOUT_S = 30.0
-#: Progress is sent at most this often.
-WATCH_INTERVAL_S = 0.2
+#: Progress is sent at most this often, and so often where nothing happens: a status says more than the job's state.
+WATCH_INTERVAL_S, QUIET_INTERVAL_S = 0.2, 5.0
 LONGEST_WAIT_S = 3600.0
 #: What is kept of the reason to end a job, in characters.
 MOST_REASON = 1000
@@ -166,13 +166,41 @@ class Requests:
         # Outside the lock: the owner thread must not wait for texts.
         return [records.history_entry(self._runtime, record, 0.0) for record in found], ended
 
-    def wait_for_change(self, clock: int, timeout_s: float) -> None:
-        """Wait that long, or until the job has ended or has more history after ``clock`` than one message takes."""
+    def history_at_most(self, most: int) -> list[dict[str, Any]]:
+        """Return at most so many entries of the history, evenly spaced, with the latest."""
         with self._changed:
             history = self._state.progress.history
+            found = history[:: -max(1, -(-len(history) // most))]
+        return [records.history_entry(self._runtime, record, 0.0) for record in reversed(found)]
+
+    def num_events(self) -> int:
+        """Return how many events the job has taken."""
+        return self._state.masters.steps
+
+    def wait_for_news(self, clock: int, num_events: int, still_wanted: Callable[[], bool]) -> None:
+        """Wait until there is something to tell whoever knows the history up to ``clock``, and so many events.
+
+        The end of the job, and more history than one message takes, are told at once; else it takes
+        :data:`WATCH_INTERVAL_S` at least, and :data:`QUIET_INTERVAL_S` at most.
+        """
+
+        def at_once() -> bool:
+            history = self._state.progress.history
+            return self._state.state in ENDED_STATES or len(history) > clock + 1 + MOST_ENTRIES
+
+        with self._changed:
+            if self._changed.wait_for(at_once, WATCH_INTERVAL_S):
+                return
+            self._job.num_waiting += 1
             self._changed.wait_for(
-                lambda: self._state.state in ENDED_STATES or len(history) > clock + 1 + MOST_ENTRIES, timeout_s
+                lambda: at_once() or self.num_events() != num_events or not still_wanted(), QUIET_INTERVAL_S
             )
+            self._job.num_waiting -= 1
+
+    def wake(self) -> None:
+        """Have who waits look whether its client is still there."""
+        with self._changed:
+            self._changed.notify_all()
 
     def wait_for_plan(
         self, plan_id: int, wait_s: float, still_wanted: Callable[[], bool]
@@ -282,7 +310,9 @@ class JobMasterService(JobMasterServicer):
     def Watch(self, request: pb.WatchRequest, context: grpc.ServicerContext) -> Iterator[pb.ProgressUpdate]:
         """Stream status and new history until the job ends."""
         after = request.after_clock
+        context.add_callback(self._requests.wake)
         while context.is_active():
+            num_events = self._requests.num_events()
             entries, ended = self._requests.history_after(after)
             # Not before: the last status that is sent is that of the end.
             yield pb.ProgressUpdate(
@@ -292,7 +322,7 @@ class JobMasterService(JobMasterServicer):
                 after = entries[-1]["clock"]
             if ended:
                 return
-            self._requests.wait_for_change(after, WATCH_INTERVAL_S)
+            self._requests.wait_for_news(after, num_events, context.is_active)
 
 
 class Face:

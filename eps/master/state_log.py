@@ -292,6 +292,9 @@ class LoggedJob:
         pulse: Pulse,
     ) -> None:
         self.log = log
+        #: Threads that wait for the next event, whatever it is.
+        self.num_waiting = 0
+        self._tick_due_s: float | None = None
         #: Notified when the job's state, or the phase of a plan, has changed.
         self.changed = threading.Condition()
         self._pulse = pulse
@@ -339,13 +342,22 @@ class LoggedJob:
         with self.changed:
             before = self._phases()
             commands = self.state.step(event, now_s)
-            if before != self._phases() or any(isinstance(c, e.Answer | e.EndJob) for c in commands):
+            self._tick_due_s = None
+            is_news = before != self._phases() or any(isinstance(c, e.Answer | e.EndJob) for c in commands)
+            if is_news or self.num_waiting:
                 self.changed.notify_all()
             parts = None if self.state.state in ENDED_STATES else self.log.due(self.state, now_s)
         if parts is not None:
             with self._pulse.patience(SYNC_PATIENCE_S):
                 self.log.shorten(parts, now_s)
         return commands
+
+    def tick_is_due(self) -> bool:
+        """Return whether a tick may bring anything; on the owner thread."""
+        if self._tick_due_s is None:
+            self._tick_due_s = self.state.tick_due_s
+        # A log that cannot be written is tried again when an event comes.
+        return bool(self.log.error) or self.now() >= self._tick_due_s
 
     def _phases(self) -> tuple[JobState, Phase | None]:
         driver = self.state.plans.flight.driver

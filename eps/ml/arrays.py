@@ -15,14 +15,14 @@ Float64Array = NDArray[np.float64]
 Int16Array = NDArray[np.int16]
 Int64Array = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-#: Labels as models see them: int32 class indices, or float32 for regression.
+#: Encoded labels: int32 class indices, or float32 for regression.
 Targets = NDArray[Any]
 #: Dense float32 (n, d) in C order, or a SciPy CSR matrix of the same shape with sorted indices.
 Matrix = Any
 
 
 class Purpose(IntEnum):
-    """What a random stream is for, so that streams of one seed never overlap."""
+    """The use of a random stream, so that streams of one seed never overlap."""
 
     INITIAL_VALUES = 1
     BATCHES = 2
@@ -31,8 +31,8 @@ class Purpose(IntEnum):
 def random_stream(seed: int, purpose: Purpose, *position: int) -> np.random.Generator:
     """Return the random stream at ``position`` (at most two numbers) of ``seed`` and ``purpose``.
 
-    Philox counts in the low words, so positions in the high words give streams that do not meet, and a stream
-    is a function of its arguments alone: nobody has to draw the earlier ones first.
+    Philox counts in the low words, so streams with different positions in the high words never meet.  A stream is a
+    function of its arguments alone: no earlier stream has to be drawn first.
 
     Raises
     ------
@@ -47,10 +47,10 @@ def random_stream(seed: int, purpose: Purpose, *position: int) -> np.random.Gene
 
 
 def distinct(keys: NDArray[np.integer[Any]]) -> Int64Array:
-    """Return the distinct ones of whole numbers, ascending.
+    """Return the distinct values of integers, ascending.
 
-    Not ``np.unique``: since version 2.3 NumPy puts them into a hash table.  That took 70 times as long for seven
-    million keys, and held the interpreter for more than a second, in which a process can tell nobody that it is alive.
+    Not ``np.unique``: since version 2.3 NumPy uses a hash table.  For seven million keys that took 70 times as long,
+    and held the interpreter lock for more than a second, in which the process could send no heartbeat.
     """
     ordered = np.sort(keys)
     if not ordered.size:

@@ -1,6 +1,6 @@
-"""Which rows of a split take part in a clock; the same whoever holds the split.
+"""The rows of a split in the batch of a clock, whichever worker holds the split.
 
-Design section 5: each split draws its minibatches from its own random stream keyed by (seed, split, clock), so the
+Design section 5: each split draws its minibatches from its own random stream keyed by (seed, split, clock).  So the
 global batch does not depend on the number of workers.
 """
 
@@ -18,20 +18,20 @@ from eps.ml.arrays import Int64Array, Purpose, random_stream
 def batch_share(batch_size: int | Literal["full"], split_sizes: Sequence[int]) -> tuple[int, ...]:
     """Divide the global batch over the splits in proportion to their rows.
 
-    Largest remainder: everybody gets the whole part of its quota, and what is left goes to the largest fractions,
-    ties to the lowest split.
+    Largest remainder method: each split gets the integer part of its quota.  The remaining rows go to the largest
+    fractions, ties to the lowest split.
 
     Parameters
     ----------
     batch_size : int or "full"
-        Rows in one clock over all splits.
+        Rows in one clock, over all splits.
     split_sizes : sequence of int
         Rows of split 0, 1, ...
 
     Returns
     -------
     tuple of int
-        Rows of each split in every clock; they add up to ``batch_size`` exactly and none exceeds its split.
+        Rows of each split in every clock; they sum to ``batch_size``, and none exceeds its split.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def batch_share(batch_size: int | Literal["full"], split_sizes: Sequence[int]) -
 
 
 def draw(seed: int, split: int, clock: int, num_rows: int, share: int) -> Int64Array:
-    """Return the rows of a split that take part in a clock, drawn without replacement, in increasing order.
+    """Return the rows of a split in the batch of a clock, drawn without replacement, in increasing order.
 
     Returns
     -------

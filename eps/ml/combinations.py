@@ -1,4 +1,4 @@
-"""Which models and update rules make sense together."""
+"""Which models and update rules can be combined."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from eps.errors import ConfigError
 from eps.ml.models.base import Model, PenaltyRule
 from eps.ml.optim import OptimizerSettings
 
-#: Options of single models, and the model of the library that has each.
+#: Options of single models -> the library's model with that option.
 _MODEL_OPTIONS = {"hidden": "dnn", "huber_delta": "robust"}
 #: Constants of single optimizers.
 _CONSTANTS = {"momentum": "momentum", "beta1": "adam", "beta2": "adam"}
@@ -16,9 +16,9 @@ _INSTEAD = {"l1": "use linear, or lasso with --l1", "l2": "use linear, or ridge 
 
 
 def check_combination(model: type[Model] | Model, optimizer: OptimizerSettings) -> None:
-    """Refuse settings that are each fine but senseless together.
+    """Refuse a model and optimizer settings that are valid separately but not together.
 
-    Constants that are wrong by themselves are refused by :class:`~eps.ml.optim.OptimizerSettings`.
+    :class:`~eps.ml.optim.OptimizerSettings` checks each constant by itself.
 
     Raises
     ------
@@ -27,13 +27,13 @@ def check_combination(model: type[Model] | Model, optimizer: OptimizerSettings) 
     """
     cls = model if isinstance(model, type) else type(model)
     penalties = (("l1", cls.l1_penalty, optimizer.l1), ("l2", cls.l2_penalty, optimizer.l2))
-    # What must go is told before what is missing: `lasso --l2 0.1` meant another model.
+    # Excluded penalties are reported before missing ones: `lasso --l2 0.1` probably meant another model.
     for penalty, rule, value in sorted(penalties, key=lambda item: item[1] != "refused"):
         _check_penalty(cls, penalty, rule, value)
 
 
 def check_given(model: type[Model], optimizer: str, given: Collection[str]) -> None:
-    """Refuse settings that somebody gave and that would have no effect.
+    """Refuse settings that were given but would have no effect.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""Compiled passes over arrays, for models so large that memory is what limits them; NumPy does the rest.
+"""Compiled passes over arrays, for models so large that memory bandwidth is the limit; NumPy does the rest.
 
 Every kernel gives the bits of the NumPy code beside its call: one IEEE operation for each of NumPy's, in its order, no
-``fastmath``.  The bits of a NaN alone may differ; an export has one pattern for all.  Kernels are there only where
-NumPy is more than 20 % slower; dense sums of the servers stay with NumPy, and steps of the optimizers are in
+``fastmath``.  Only the bits of a NaN may differ; exports replace every NaN by one pattern.  A kernel exists only where
+NumPy is more than 20 % slower.  Dense sums of servers use NumPy; steps of optimizers are in
 :mod:`eps.ml.kernels_step`.  Milliseconds per million values, one core, blocks of 4,096 keys, NumPy 2.4, Numba 0.68:
 
 ===============================================  =====  =====
@@ -18,8 +18,8 @@ mean gradient of a clock (``mean``)              1.31   0.30
 dense ``+=``, for comparison                     0.10
 ===============================================  =====  =====
 
-Numba takes half a second to import, so it is imported only when a process asks with :func:`use_for` for a model with
-many keys.  ``EPS_KERNELS`` says otherwise: ``numpy`` never, ``numba`` always, ``auto`` (the default) by size.
+Numba takes half a second to import, so a process imports it only when :func:`use_for` is called for a large model.
+``EPS_KERNELS`` overrides this: ``numpy`` never, ``numba`` always, ``auto`` (the default) by size.
 
 Source: performance.md section 3, reproducible.md ("Cost").  Deviation: none.
 """
@@ -44,15 +44,15 @@ from numpy.typing import NDArray
 from eps.errors import ConfigError
 from eps.ml.arrays import Float32Array
 
-#: Environment variable that chooses between NumPy and compiled kernels.
+#: Environment variable that selects NumPy or compiled kernels.
 VARIABLE = "EPS_KERNELS"
-#: Below this a clock takes less than a millisecond in NumPy, and half a second of import is never earned back.
+#: Smaller models need less than a millisecond for a clock in NumPy, so the import of Numba never pays off.
 MANY_KEYS = 1 << 17
 
-#: Positions in an array: int64, or uint32, which costs less to read where they are kept.
+#: Positions in an array: int64, or uint32, which is cheaper to read if positions are kept.
 Positions = NDArray[Any]
 
-#: What a pass does with the rounded values.
+#: What a pass does with its rounded values.
 STORE, ADD, SUBTRACT = 0, 1, -1
 
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
@@ -60,13 +60,13 @@ _INFINITY = np.uint32(0x7F800000)
 _MANTISSA_BITS = np.uint32(23)
 #: The exponent field of 2^-1, whose frexp exponent is 0.
 _HALF = 126
-#: ``scales.EXPONENT_FLOOR``.
+#: ``eps.ml.grid.EXPONENT_FLOOR``.
 _FLOOR = -88
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The compiled passes.  Positions are not checked: the caller has."""
+    """The compiled passes.  They do not check positions."""
 
     #: (bits, grad, bounds, exponents, shift, sum, mode, found, off) -> block that is not finite, or -1.
     round_dense: Callable[..., int]
@@ -89,14 +89,14 @@ _active: Kernels | None = None
 
 
 def use_for(num_keys: int) -> Kernels | None:
-    """Return the compiled kernels if a model of ``num_keys`` is worth them and Numba is there, else None.
+    """Return the compiled kernels if a model of ``num_keys`` is large enough and Numba is installed, else None.
 
-    From then on :func:`active` returns them in this process.
+    From then on :func:`active` returns the same in this process.
 
     Raises
     ------
     ConfigError
-        ``EPS_KERNELS`` is none of its values, or asks for Numba where it is missing.
+        ``EPS_KERNELS`` has an invalid value, or requires Numba, which is not installed.
     """
     choice = _choice()
     if choice == "auto" and num_keys > MANY_KEYS:
@@ -117,17 +117,17 @@ def compiled() -> Kernels | None:
 
 
 def active() -> Kernels | None:
-    """Return what :func:`compiled` returned last: to read the environment takes as long as a small kernel."""
+    """Return the latest result of :func:`compiled`; cached, because reading the environment costs a small kernel."""
     return _active
 
 
 def unsigned(positions: Positions) -> NDArray[Any]:
-    """Return positions as compiled code takes them: signed ones might count from the end, which costs a third more."""
+    """Return positions for compiled code: signed ones could count from the end, and that check costs a third more."""
     return positions.view(np.uint64) if positions.dtype == np.int64 else positions
 
 
 def add_at(total: NDArray[Any], positions: Positions, offset: int, part: NDArray[Any]) -> None:
-    """Add ``part`` to ``total`` at ``positions - offset``, which are without repeats and inside it."""
+    """Add ``part`` to ``total`` at ``positions - offset``, which must be unique and inside ``total``."""
     found = _active
     if found is not None:
         found.add_at(total, unsigned(positions), offset, part)
@@ -141,7 +141,7 @@ def take(values: Float32Array, positions: Positions, offset: int, out: Float32Ar
     if found is not None:
         found.take(values, unsigned(positions), offset, out)
     else:
-        # With mode="raise" NumPy would fill a buffer first.
+        # With mode="raise" NumPy would use a buffer.
         np.take(values, positions - offset if offset else positions, out=out, mode="clip")
 
 
@@ -153,7 +153,7 @@ def _choice() -> str:
 
 
 def numba() -> Any:
-    """Return the compiler, which is imported when it is needed first."""
+    """Return the Numba module; imports it on first use."""
     return importlib.import_module("numba")
 
 
@@ -171,7 +171,7 @@ def _load(required: bool) -> Kernels | None:
 
 
 def given(dtype: Any) -> Any:
-    """Return the type of an array that is only read: what came over a wire is read-only, and may lie anywhere."""
+    """Return the type of an input array: received arrays are read-only and may be unaligned."""
     return numba().types.Array(dtype, 1, "C", readonly=True, aligned=False)
 
 
@@ -181,19 +181,20 @@ def taken(dtype: Any) -> Any:
 
 
 def build(function: Callable[..., Any], accepted: list[Any], **options: Any) -> Any:
-    """Return a function compiled for some signatures, kept on disk where that is possible."""
+    """Return a function compiled for some signatures, cached on disk if possible."""
     try:
         _give_file(function)
         return numba().njit(accepted, nogil=True, cache=True, **options)(function)
     except (RuntimeError, OSError):
-        # No directory for the cache can be written, or the disk is full: compiled again by every process then.
+        # The cache directory is not writable or the disk is full: every process compiles again.
         return numba().njit(accepted, nogil=True, **options)(function)
 
 
 def _give_file(function: Callable[..., Any]) -> None:
-    """Give a function that comes from an archive a file of its module, beside that: Numba keeps what it makes there.
+    """Write the module of a function that was imported from an archive beside the archive, so that Numba can cache.
 
-    So it is there for whoever shares the archive: on a node of YARN the containers of all of a user's jobs.
+    Numba caches beside the source file.  So all processes that share the archive share the cache: on a YARN node, the
+    containers of all of a user's jobs.
     """
     loader = sys.modules[function.__module__].__loader__
     if not isinstance(loader, zipimporter):
@@ -204,7 +205,7 @@ def _give_file(function: Callable[..., Any]) -> None:
     path = archive.with_name(f"{archive.name}-{source_hash(source).hex()}") / name
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Beside it, and gone whatever happens: a disk that is full is not to get fuller with every process.
+        # Written atomically, and always cleaned up: otherwise every process would leave a file on a full disk.
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             written = Path(folder) / path.name
             written.write_bytes(source)
@@ -250,8 +251,8 @@ def _compile() -> Kernels:
     )
 
 
-# What follows is compiled.  Blocks are sliced first: indices that surely are not negative let loops be vectorised.
-# Magnitudes are compared as integers, which orders them like the numbers, infinity above all and NaN above that.
+# The functions below are compiled.  Blocks are sliced first: LLVM vectorises loops only over non-negative indices.
+# Magnitudes are compared as integers, which order like the numbers, with infinity above all and NaN above infinity.
 
 
 def _round_dense(cast: Any) -> Callable[..., int]:

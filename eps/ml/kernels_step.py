@@ -1,22 +1,21 @@
-"""Compiled steps of the optimizers: from the sum of a clock to the parameters after it, once over memory.
+"""Compiled steps of the optimizers: from the sum of a clock to the parameters after it, in one pass over memory.
 
-One call does what :meth:`eps.ml.sums.ClockSum.means` and :meth:`eps.ml.optim.Optimizer.step` do part by part: it reads
-the sum and what is to be added to it last, forms the mean gradient, updates the slots in place and writes the
-parameters out of place.  Bits are those of the NumPy code: one IEEE operation in float32 for each of NumPy's, in its
-order, no ``fastmath``, constants rounded to float32 where NumPy rounds them.  A tile of keys goes through several short
-loops, so that its temporaries stay in the first cache, and because LLVM vectorises a loop over more than a few arrays
-only where it can tell them apart.
+One call does what :meth:`eps.ml.sums.ClockSum.means` and :meth:`eps.ml.optim.Optimizer.step` do chunk by chunk.  It
+reads the sum and its last term, computes the mean gradient, updates the slots in place and writes the parameters out of
+place.  The bits are those of the NumPy code: one float32 operation for each of NumPy's, in its order, no ``fastmath``,
+constants rounded to float32 where NumPy rounds them.  A tile of keys goes through several short loops.  So temporaries
+stay in the first-level cache, and LLVM, which vectorises loops only over a few possibly aliased arrays, vectorises all.
 
-A mean is a division, which would take longer than all else in a plain step.  Of sums in int32 it is a product with
-``unit / samples`` instead, rounded to 50 bits before it is rounded to float32, and the bits are those of the division:
+A mean is a division, which would take longer than the rest of a plain step.  For int32 sums it is a product with
+``unit / samples`` instead, rounded to 50 bits before it is rounded to float32.  The bits are those of the division:
 
-* The product is less than ``2^-51`` off, relatively, and less than ``2^-49`` once it has 50 bits.
-* What lies half-way between two float32 is ``M 2^e`` with ``M < 2^25``.  A quotient ``t 2^k / s`` of an integer ``t``
-  of 31 bits by ``s < 2^24`` samples that is not half-way differs from that by at least one part in ``s M`` or in
-  ``t``: more than ``2^-49``, so the rounded product is on the same side.
-* A quotient that is half-way has 25 bits: of the numbers of 50 bits it is the nearest to the product, which becomes it.
+* The relative error of the product is below ``2^-51``, and below ``2^-49`` once it is rounded to 50 bits.
+* A midpoint between two float32 is ``M 2^e`` with ``M < 2^25``.  Let ``t 2^k / s`` be a quotient of an integer ``t`` of
+  31 bits by ``s < 2^24`` samples.  Unless it is a midpoint, it differs from every midpoint by at least one part in
+  ``s M`` or in ``t``: more than ``2^-49``.  So the rounded product is on the same side.
+* A quotient that is a midpoint has 25 bits.  It is the 50-bit number nearest to the product, so rounding restores it.
 
-Milliseconds per million values, 12 partitions of 83,333 keys one after the other, sums in int32, one core; the last
+Milliseconds per million values, for 12 partitions of 83,333 keys one after the other, int32 sums, one core; the last
 column with a division for each mean:
 
 =========  =====  =====  ========
@@ -42,14 +41,14 @@ import numpy as np
 
 from eps.ml import kernels
 
-#: Rules, as ``Optimizer.rule`` names them.
+#: Numbers of the rules, for ``Optimizer.rule``.
 SGD, MOMENTUM, ADAGRAD, ADAM, FTRL = range(5)
-#: Which penalties are on.
+#: Flags of the penalties that are on.
 L1, L2 = 1, 2
 #: Constants of a step, float32: rate, threshold or strength of L1, strength of L2, then the rule's own.
 NUM_CONSTANTS = 10
 
-#: Keys that go through all loops of a rule before the next ones do.
+#: Keys that go through all loops of a rule before the next tile.
 TILE_KEYS = 2048
 
 #: (total, added, bounds, exponents, shift, samples, gradient, before, after, first, second, mask, penalties,
@@ -63,12 +62,11 @@ _built: dict[tuple[int, np.dtype[Any]], Step] = {}
 
 
 def step_of(rule: int, dtype: np.dtype[Any]) -> Step:
-    """Return the compiled step of a rule for sums of a type; only where kernels are active.
+    """Return the compiled step of a rule for sums of a type; requires active kernels.
 
-    The sum is ``total + added``, or ``total`` where ``added`` is empty.  Block b of it is at [bounds[b],
-    bounds[b + 1]); the mean gradient there is ``sum * 2^(exponents[b] + shift) / samples``, and it is kept in
-    ``gradient`` unless that is empty.  ``first`` and ``second`` are the slots, ``mask`` the keys that take penalties,
-    each empty where there is none.
+    The sum is ``total + added``, or ``total`` if ``added`` is empty.  Its block b occupies [bounds[b], bounds[b + 1]),
+    with the mean gradient ``sum * 2^(exponents[b] + shift) / samples``, which is stored in ``gradient`` unless that is
+    empty.  ``first`` and ``second`` are the slots, ``mask`` the keys that take penalties; each is empty if not used.
     """
     found = _built.get((rule, dtype))
     if found is None:
@@ -83,7 +81,7 @@ def _compile(rule: int, dtype: np.dtype[Any]) -> Step:
     number = given(getattr(types, dtype.name))
     summed = [number, number, given(types.int64), given(types.int16), types.int64, types.float64]
     accepted = types.void(*summed, *arrays, types.int64, given(types.float32))
-    # With Python's errors a division by zero would have to be looked for, which no vector loop can.
+    # With Python's error model every division would need a check for zero, which prevents vectorisation.
     step: Step = kernels.build(_step(rule, dtype.type), [accepted], error_model="numpy")
     return step
 
@@ -148,7 +146,7 @@ def _step(rule: int, number: Any) -> Callable[..., None]:
                 elif by_product:
                     for i in range(part.size):
                         near = np.float64(part[i]) * ratio
-                        # To 50 bits, as T. J. Dekker splits a number.
+                        # Rounded to 50 bits by Dekker's splitting.
                         nine = 9.0 * near
                         target[i] = np.float32(nine - (nine - near))
                 else:
@@ -225,7 +223,7 @@ def _step(rule: int, number: Any) -> Callable[..., None]:
                     by_key = True
                     for i in range(size):
                         limits[i] = rates[i] * limits[i]
-                # NumPy's clip: where bounds are arrays, a zero between bounds of zero takes their sign, else its own.
+                # As NumPy clips: with array bounds, a zero between zero bounds takes their sign, otherwise its own.
                 if by_key:
                     for i in range(size):
                         low = np.float32(0.0) - limits[i]

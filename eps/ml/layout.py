@@ -1,8 +1,8 @@
 """The global key space of a model's parameters: tensors, blocks and partitions.
 
-Tensors are flattened row-major and concatenated in the order in which the model declares them.  Blocks are fixed
-multiples of the global key, a function of the number of keys alone, so that nothing that works by block (the grid of
-``eps.ml.grid``, the initial values) depends on partitions or servers.
+Tensors are flattened row-major and concatenated in the model's order.  Blocks are fixed multiples of the global key, a
+function of the number of keys alone.  So whatever works by block (the grid of ``eps.ml.grid``, the initial values) does
+not depend on partitions or servers.
 
 Source: EPS §2.2 (parameters are cut into partitions); AgileML §3.3 (a fixed number of partitions whose owners change).
 """
@@ -21,7 +21,7 @@ from eps.ml.arrays import BoolArray, Float32Array, Int64Array, Purpose, random_s
 
 #: Largest number of keys in a block.
 MAX_BLOCK_KEYS = 4096
-#: A model has at least this many blocks where it has that many keys, so that small models can have partitions too.
+#: Smallest number of blocks if the model has that many keys, so that small models can have partitions, too.
 MIN_BLOCKS = 256
 
 
@@ -37,9 +37,9 @@ class TensorSpec:
 
     name: str
     shape: tuple[int, ...]
-    #: False for intercepts and biases: they take no L1 or L2 penalty.
+    #: False for intercepts and biases, which take no L1 or L2 penalty.
     penalised: bool = True
-    #: Standard deviation of a normal start; 0 starts at zero.
+    #: Standard deviation of the normal initial values; 0 starts at zero.
     init_scale: float = 0.0
     #: Row j (first axis) belongs to input feature j, so sparse data needs only the rows of its features.
     rows_are_features: bool = False
@@ -56,23 +56,23 @@ class TensorSpec:
 
     @property
     def size(self) -> int:
-        """Number of keys."""
+        """The number of keys."""
         return math.prod(self.shape)
 
     @property
     def row_size(self) -> int:
-        """Number of keys in one row (one step along the first axis)."""
+        """The number of keys in one row (one step along the first axis)."""
         return math.prod(self.shape[1:])
 
 
 @dataclass(frozen=True)
 class KeySpace:
-    """Keys [0, P) of a model's tensors, in their order.
+    """The keys [0, P) of a model's tensors, in their order.
 
     Raises
     ------
     ConfigError
-        No tensors, two of the same name, or feature tensors with different numbers of rows.
+        No tensors, two tensors with the same name, or feature tensors with different numbers of rows.
     """
 
     tensors: tuple[TensorSpec, ...]
@@ -89,7 +89,7 @@ class KeySpace:
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """First key of each tensor, and the number of keys at the end."""
+        """The first key of each tensor, and the number of keys at the end."""
         ends = [0]
         for tensor in self.tensors:
             ends.append(ends[-1] + tensor.size)
@@ -97,7 +97,7 @@ class KeySpace:
 
     @property
     def num_keys(self) -> int:
-        """P."""
+        """P, the number of keys."""
         return self.offsets[-1]
 
     @property
@@ -107,12 +107,12 @@ class KeySpace:
 
     @property
     def num_blocks(self) -> int:
-        """Number of blocks that cover [0, P)."""
+        """The number of blocks that cover [0, P)."""
         return -(-self.num_keys // self.block_keys)
 
     @property
     def has_feature_rows(self) -> bool:
-        """True if some tensor is pulled by the features that a split touches."""
+        """Whether some tensor is pulled by the features that a split contains."""
         return any(tensor.rows_are_features for tensor in self.tensors)
 
     def partition_ranges(self, num_partitions: int) -> tuple[tuple[int, int], ...]:
@@ -132,7 +132,7 @@ class KeySpace:
         return tuple(zip(edges, [*edges[1:], self.num_keys], strict=True))
 
     def touched_keys(self, features: Int64Array) -> Int64Array:
-        """Return the keys that data with these features needs, in increasing order.
+        """Return the keys needed by data with these features, in increasing order.
 
         Parameters
         ----------
@@ -154,9 +154,9 @@ class KeySpace:
         return np.concatenate(parts)
 
     def initial_values(self, start: int, stop: int, seed: int) -> Float32Array:
-        """Return the parameters of keys [start, stop) at the start of training.
+        """Return the initial parameters of keys [start, stop).
 
-        Drawn by block from a stream keyed by (seed, block), hence independent of the partitions.
+        Drawn by block from a stream keyed by (seed, block), so they do not depend on the partitions.
 
         Returns
         -------
@@ -174,7 +174,7 @@ class KeySpace:
                     stream = random_stream(seed, Purpose.INITIAL_VALUES, block)
                     drawn_block, drawn = block, stream.standard_normal(self.block_keys, dtype=np.float32)
                 a, b = max(low, first), min(high, first + self.block_keys)
-                # + 0 turns a drawn -0.0 into 0.0: the lazy updates take the bits of 0.0 for "at rest".
+                # + 0 turns a drawn -0.0 into 0.0: lazy updates recognise keys at rest by the bits of 0.0.
                 values[a - start : b - start] = drawn[a - first : b - first] * np.float32(tensor.init_scale) + 0.0
         return values
 
@@ -194,21 +194,21 @@ class KeySpace:
         return self._unpack(flat, None)
 
     def pack(self, params: Mapping[str, Float32Array]) -> Float32Array:
-        """Return one array of shape (P,), float32, with the tensors one after the other; of one tensor, its memory.
+        """Return the tensors concatenated, shape (P,), float32; a single tensor is not copied.
 
         Raises
         ------
         TrainingError
-            A tensor is missing, unknown or has another shape than the model declares.
+            A tensor is missing, unknown, or has another shape than the model declares.
         """
         return self._pack(params, None)
 
     def unpack_local(self, flat: Float32Array, num_local_features: int) -> dict[str, Float32Array]:
-        """Return views into values in the order of :meth:`touched_keys` of ``num_local_features`` features."""
+        """Return views into values that are in the order of :meth:`touched_keys` of ``num_local_features`` features."""
         return self._unpack(flat, num_local_features)
 
     def pack_local(self, params: Mapping[str, Float32Array], num_local_features: int) -> Float32Array:
-        """Return one array in the order of :meth:`touched_keys`; raises as :meth:`pack`."""
+        """Return one array in the order of :meth:`touched_keys`; raises like :meth:`pack`."""
         return self._pack(params, num_local_features)
 
     def _shape(self, tensor: TensorSpec, num_local_features: int | None) -> tuple[int, ...]:

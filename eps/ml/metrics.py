@@ -1,8 +1,8 @@
-"""How good a model is: sums that add up over shards, and metrics of a whole set of scores.
+"""Model quality: sums that add up over shards, and metrics of a whole set of scores.
 
-Per-iteration evaluation runs where the data is: every worker sums up its shards, the job master adds the sums in split
-order, so that the figures do not depend on who held what.  The area under the ROC curve does not add up and is computed
-from all scores at the end.
+Evaluation in an iteration runs where the data is: every worker sums up its shards, and the job master adds the sums in
+split order.  So the figures do not depend on who held which split.  The area under the ROC curve does not add up; it is
+computed from all scores at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SCALARS = 5
 
 @dataclass(frozen=True)
 class EvalSums:
-    """Additive statistics of the predictions for a shard."""
+    """Additive statistics of the predictions for a shard of rows."""
 
     task: Task
     #: Rows.
@@ -62,7 +62,7 @@ class EvalSums:
     def from_scores(
         cls, task: Task, scores: Float32Array, y: Targets, *, num_outputs: int, loss_sum: float = math.nan
     ) -> EvalSums:
-        """Return the sums for scores as :meth:`Model.decision` gives them and targets."""
+        """Return the sums for targets and scores, which are those of :meth:`Model.decision`."""
         if task == "regression":
             errors = scores.astype(np.float64) - y
             return cls(task, len(y), loss_sum, 0, float(np.square(errors).sum()), float(np.abs(errors).sum()))
@@ -88,18 +88,18 @@ class EvalSums:
         )
 
     def to_vector(self) -> tuple[float, ...]:
-        """Return the sums as plain numbers, which add up element by element; counts are exact below 2^53."""
+        """Return the sums as numbers that add up element by element; counts are exact below 2^53."""
         scalars = (self.n, self.loss_sum, self.correct, self.squared_error_sum, self.absolute_error_sum)
         return tuple(float(value) for value in (*scalars, *self.tp, *self.fp, *self.fn))
 
     @classmethod
     def from_vector(cls, model: Model, values: Sequence[float]) -> EvalSums:
-        """Return the sums of :meth:`to_vector`, for the same model.
+        """Return the sums from the values of :meth:`to_vector`, for the same model.
 
         Raises
         ------
         ProtocolError
-            The length is not that of the model's sums.
+            The length does not fit the model.
         """
         task = model.task_for(model.chosen)
         k = 0 if task == "regression" else model.num_outputs
@@ -113,10 +113,10 @@ class EvalSums:
         )  # fmt: skip
 
     def summary(self) -> dict[str, float]:
-        """Return the metrics by name: empty for no rows.
+        """Return the metrics by name; empty if there are no rows.
 
-        ``loss`` (mean); for classification ``accuracy`` and ``f1`` (of the positive class, or the mean over the
-        classes that occur), for binary ``precision`` and ``recall`` as well; for regression ``rmse`` and ``mae``.
+        Always ``loss`` (mean).  Classification: ``accuracy`` and ``f1``, of the positive class or as the mean over the
+        classes that occur; if binary, ``precision`` and ``recall``, too.  Regression: ``rmse`` and ``mae``.
         """
         if self.n == 0:
             return {}
@@ -140,14 +140,14 @@ class EvalSums:
 
 
 def summary_names(task: Task) -> tuple[str, ...]:
-    """Return the metrics that :meth:`EvalSums.summary` may have; a user's own model may give no ``loss``."""
+    """Return the metrics that :meth:`EvalSums.summary` can have; ``loss`` may be missing with a user's own model."""
     if task == "regression":
         return ("loss", "rmse", "mae")
     return ("loss", "accuracy", "precision", "recall", "f1") if task == "binary" else ("loss", "accuracy", "f1")
 
 
 def merged(parts: Iterable[tuple[int, EvalSums]]) -> EvalSums | None:
-    """Return the sums over (split, sums) pairs, added in split order; None for no pairs."""
+    """Return the sums over (split, sums) pairs, added in split order; None if there are none."""
     result: EvalSums | None = None
     for _, sums in sorted(parts, key=lambda item: item[0]):
         result = sums if result is None else result.plus(sums)
@@ -155,9 +155,9 @@ def merged(parts: Iterable[tuple[int, EvalSums]]) -> EvalSums | None:
 
 
 def exact_metrics(task: Task, scores: Float32Array, y: Targets) -> dict[str, float]:
-    """Return the metrics of a whole set: those of :meth:`EvalSums.summary`, ``auc`` (binary) or ``r2`` (regression).
+    """Return the metrics of a whole set: :meth:`EvalSums.summary`, and ``auc`` (binary) or ``r2`` (regression).
 
-    ``auc`` is left out where only one class occurs, ``r2`` where all labels are equal.
+    ``auc`` is omitted if only one class occurs, ``r2`` if all labels are equal.
     """
     num_outputs = {"binary": 2, "regression": 1}.get(task) or int(scores.shape[1])
     found = EvalSums.from_scores(task, scores, y, num_outputs=num_outputs).summary()
@@ -174,9 +174,10 @@ def exact_metrics(task: Task, scores: Float32Array, y: Targets) -> dict[str, flo
 
 
 def area_under_curve(scores: Float32Array | Float64Array, positive: BoolArray) -> float | None:
-    """Return the exact area under the ROC curve, ties counted half; None if only one class occurs.
+    """Return the exact area under the ROC curve, with ties counted half; None if only one class occurs.
 
-    The probability that a positive scores above a negative (Mann and Whitney), from the mean ranks of tied scores.
+    Computed from the mean ranks of tied scores as the probability that a positive scores above a negative (Mann and
+    Whitney).
     """
     num_positive = int(positive.sum())
     num_negative = len(positive) - num_positive
@@ -194,7 +195,7 @@ def primary_metric(task: Task) -> str:
 
 
 def higher_is_better(metric: str) -> bool:
-    """Return True for metrics where more is better."""
+    """Return whether larger values of the metric are better."""
     return metric not in ("loss", "rmse", "mae")
 
 

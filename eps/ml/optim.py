@@ -1,12 +1,12 @@
 """Server-side update rules.
 
-A rule works on float32 arrays in place and has no state of its own: weights and slots belong to the partition.  Only
-``+ - * /``, ``sqrt``, ``clip`` and comparisons are used on arrays: IEEE 754 fixes each of their results, so the bits do
-not depend on how keys are grouped into arrays (``exp`` and ``pow`` give other bits in the remainder of a SIMD loop).
+A rule works on float32 arrays in place and is stateless: weights and slots belong to the partition.  Rules use only
+``+ - * /``, ``sqrt``, ``clip`` and comparisons on arrays.  IEEE 754 defines each of their results, so the bits do not
+depend on how keys are grouped into arrays.  (``exp`` and ``pow`` give other bits in the remainder of a SIMD loop.)
 
 The objective is ``mean loss + l1 * |w|_1 + l2 / 2 * |w|^2`` over the penalised keys.  L2 is a term ``l2 * w`` of the
-gradient; L1 is a proximal step (soft threshold) after the update, with the step size of each coordinate.  FTRL has its
-own (see there).
+gradient; L1 is a proximal step (soft threshold) after the update, with the step size of each coordinate.  FTRL differs
+(see :class:`Ftrl`).
 
 Source: EPS §2.2 (servers apply the updates).  Each rule names its own.
 """
@@ -24,13 +24,13 @@ from eps.errors import ConfigError
 from eps.ml import kernels_step
 from eps.ml.arrays import BoolArray, Float32Array
 
-#: Keys that are updated at a time, so that temporaries stay in the cache.
+#: Keys that are updated at a time, so that temporaries fit into the cache.
 CHUNK_KEYS = 32768
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSettings:
-    """Which rule, and its constants.
+    """The update rule and its constants.
 
     Raises
     ------
@@ -39,18 +39,18 @@ class OptimizerSettings:
     """
 
     name: str = "sgd"
-    #: alpha of FTRL.
+    #: Called alpha in FTRL.
     learning_rate: float = 0.1
     l1: float = 0.0
     l2: float = 0.0
-    #: Rate at 0-based clock t is ``learning_rate / (1 + decay * t)``.
+    #: The rate at 0-based clock t is ``learning_rate / (1 + decay * t)``.
     decay: float = 0.0
     momentum: float = 0.9
     beta1: float = 0.9
     beta2: float = 0.999
-    #: Added to the root in Adagrad and Adam.
+    #: Added to the square root in Adagrad and Adam.
     epsilon: float = 1e-8
-    #: beta of FTRL.
+    #: Called beta in FTRL.
     ftrl_beta: float = 1.0
 
     def __post_init__(self) -> None:
@@ -73,13 +73,13 @@ class OptimizerSettings:
 
     @property
     def has_penalty(self) -> bool:
-        """True if L1 or L2 is on."""
+        """Whether L1 or L2 is on."""
         return self.l1 != 0 or self.l2 != 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Constants:
-    """What is the same for a chunk of keys in one step; strengths are by key where some keys take no penalty."""
+    """Constants of a chunk of keys in one step; penalties are arrays by key if some keys take none."""
 
     clock: int
     rate: float
@@ -89,13 +89,13 @@ class _Constants:
 
 
 class Optimizer:
-    """One update rule.  Calls with the same arguments do the same to the bit, however keys are grouped."""
+    """One update rule.  Results are equal to the bit, however keys are grouped into calls."""
 
     #: Names of the float32 arrays beside the weights.
     slots: ClassVar[tuple[str, ...]] = ()
-    #: True if a step with the same inputs does the same at every clock where the rate does not decay.
+    #: Whether steps with the same inputs are equal at every clock, if the rate does not decay.
     time_invariant: ClassVar[bool] = True
-    #: Its compiled step.
+    #: Number of its compiled step.
     rule: ClassVar[int]
 
     def __init__(self, settings: OptimizerSettings) -> None:
@@ -105,7 +105,7 @@ class Optimizer:
         self._latest: tuple[int, bool, Float32Array] | None = None
 
     def initial_slots(self, w0: Float32Array, penalised: BoolArray | None = None) -> list[Float32Array]:
-        """Return the slots at the start; may change the last bits of ``w0`` to agree with them (FTRL)."""
+        """Return the initial slots; FTRL may change the last bits of ``w0`` to agree with them."""
         return [np.zeros_like(w0) for _ in self.slots]
 
     def step(
@@ -129,11 +129,11 @@ class Optimizer:
         clock : int
             0-based number of updates before this one.
         penalised : ndarray of bool, shape (p,), or None
-            Keys that take L1 and L2; None is all.
+            Keys that take L1 and L2; None means all.
         rate_scale : float
-            Multiplies the learning rate: under SSP and ASP a push carries only a share of a clock's samples.
+            Factor of the learning rate: under SSP and ASP a push carries only a share of a clock's samples.
         """
-        # A diverging model overflows here first; the workers see it in the next loss and say so.
+        # A diverging model overflows here first; workers detect and report it in the next loss.
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, w.size, CHUNK_KEYS):
                 part = slice(start, start + CHUNK_KEYS)
@@ -147,13 +147,13 @@ class Optimizer:
                 self._update(w[part], [slot[part] for slot in slots], grad[part], at)
 
     def idle_step_changes_nothing(self) -> bool:
-        """Return True if a step with a zero gradient is the identity in every state that training can reach."""
+        """Return whether a step with a zero gradient is the identity in every state that training can reach."""
         return not self.settings.has_penalty
 
     def at_rest(self, w: Float32Array, slots: Sequence[Float32Array], penalised: BoolArray | None) -> BoolArray:
-        """Return for which keys a step with a zero gradient is surely the identity, at every clock.
+        """Return for which keys a step with a zero gradient is certainly the identity, at every clock.
 
-        Looks at bits, not values: -0.0 is not at rest.
+        Compares bits, not values: -0.0 is not at rest.
         """
         rest: BoolArray = w.view(np.uint32) == 0
         if not self.settings.has_penalty:
@@ -170,7 +170,7 @@ class Optimizer:
 
     def constants(self, clock: int, has_mask: bool) -> Float32Array:
         """Return the constants of the compiled step, rounded where :meth:`step` rounds them."""
-        # The partitions of a server ask for the same ones one after the other.
+        # Cached, because the partitions of a server need the same ones one after the other.
         known = self._latest
         if known is not None and known[0] == clock and known[1] == has_mask:
             return known[2]
@@ -184,7 +184,7 @@ class Optimizer:
         return found
 
     def _threshold(self, rate: float, l1: Any) -> Any:
-        """Return what the compiled step takes for L1."""
+        """Return the L1 constant of the compiled step."""
         return l1
 
     def _own_constants(self, clock: int) -> tuple[float, ...]:
@@ -196,24 +196,24 @@ class Optimizer:
 
 
 def _strength(value: float, penalised: BoolArray | None, part: slice) -> Float32Array | float:
-    """Return the strength of a penalty as one number, or by key where some keys take none."""
+    """Return the strength of a penalty as one number, or by key if some keys take none."""
     if value == 0 or penalised is None:
         return value
     return penalised[part] * np.float32(value)
 
 
 def _with_l2(w: Float32Array, grad: Float32Array, l2: Float32Array | float) -> Float32Array:
-    """Return a gradient that the caller may not change, with the L2 term where there is one."""
+    """Return the gradient with the L2 term, if any; the result is read-only for the caller."""
     return grad if isinstance(l2, float | int) and l2 == 0 else grad + l2 * w
 
 
 def _shrink(w: Float32Array, threshold: Float32Array | float) -> None:
-    """Soft threshold in place: exactly 0 where |w| <= threshold."""
+    """Apply a soft threshold in place: exactly 0 where |w| <= threshold."""
     w -= _clipped(w, threshold)
 
 
 def _clipped(values: Float32Array, bound: Float32Array | float) -> Float32Array:
-    # 0 - bound rather than -bound: which of 0.0 and -0.0 is the larger depends on the SIMD loop.
+    # 0 - bound rather than -bound: whether 0.0 or -0.0 counts as larger depends on the SIMD loop.
     clipped: Float32Array = np.clip(values, 0.0 - bound, bound)
     return clipped
 
@@ -268,7 +268,7 @@ class Momentum(Optimizer):
         velocity += gradient
         w -= at.rate * velocity
         if not _is_off(at.l1):
-            # A steady gradient g moves w by rate * g / (1 - momentum): L1 must pull as hard as that to balance it.
+            # A steady gradient g moves w by rate * g / (1 - momentum); L1 must be as strong to balance it.
             _shrink(w, at.rate / (1.0 - self.settings.momentum) * at.l1)
 
 
@@ -302,7 +302,7 @@ class Adagrad(Optimizer):
 
 
 class Adam(Optimizer):
-    """Running means of the gradient and of its square, corrected for their start at zero.
+    """Running means of the gradient and of its square, with bias correction.
 
     Source
     ------
@@ -339,10 +339,10 @@ class Adam(Optimizer):
 
 
 class Ftrl(Optimizer):
-    """FTRL-proximal with L1 and L2 of its own; exact zeros, and nothing to do for keys without a gradient.
+    """FTRL-proximal with its own L1 and L2: exact zeros, and no work for keys without a gradient.
 
-    Its penalties stand beside the *sum* of all gradients so far, not the mean of a clock: the same ``l1`` weighs less
-    the longer training runs, where the other rules tend to the minimum of the objective above.
+    Its penalties are weighed against the *sum* of all gradients so far, not the mean of a clock.  So the same ``l1``
+    weighs less the longer training runs, while the other rules tend to the minimum of the objective above.
 
     Source
     ------
@@ -362,7 +362,7 @@ class Ftrl(Optimizer):
         l2 = _strength(self.settings.l2, penalised, everything)
         n = np.zeros_like(w0)
         # 0 - x rather than -x: z must not be -0.0, which a step with a zero gradient would turn into 0.0.
-        # numpy's stubs take sign() times a Python number for float64; at run time it stays float32.
+        # The type stubs of NumPy say that sign() times a Python number is float64; at run time it stays float32.
         z = np.asarray(np.float32(0.0) - (w0 * self._curvature(n, l2) + np.sign(w0) * l1), dtype=np.float32)
         w0[...] = self._weights(z, n, l1, l2)
         return [z, n]
@@ -408,7 +408,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 
 
 def make_optimizer(settings: OptimizerSettings) -> Optimizer:
-    """Return the update rule that the settings name."""
+    """Return the update rule of the settings."""
     return OPTIMIZERS[settings.name](settings)
 
 

@@ -1,13 +1,14 @@
 """From the sum of a clock to the parameters after it: at once, or for each key when it is next needed.
 
-At once is one compiled pass, or NumPy part by part with the same bits (:func:`step_out_of_place`).
+At once is one compiled pass, or NumPy chunk by chunk with the same bits (:func:`step_out_of_place`).
 
-Sparse data touches few keys at a clock, but penalties, momentum and Adam change every key at every clock.  A partition
-therefore remembers for each key how many clocks it has had (``last``) and replays the missing steps, which have a zero
-gradient, when the key is read or written (:func:`catch_up`, :func:`peek`).  Replay calls the very same update rule, so
-that the result is equal to the bit to the eager one.  ``keys`` are positions within the partition, increasing and
-without repeats; None is all of them.  ``clock`` is the number of clocks that the keys shall have had, which is also the
-0-based clock of the step that follows.
+Sparse data touches few keys at a clock, but penalties, momentum and Adam change every key at every clock.  So a
+partition stores for each key how many clocks it has had (``last``).  When a key is read or written, the missing steps,
+which have a zero gradient, are replayed (:func:`catch_up`, :func:`peek`).  Replay calls the same update rule, so the
+result is equal to the bit to the eager one.
+
+``keys`` are positions within the partition, increasing and unique; None means all.  ``clock`` is the number of clocks
+that the keys shall have had, which is also the 0-based clock of the next step.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from eps.ml import kernels, kernels_step
 from eps.ml.arrays import BoolArray, Float32Array, Int16Array, Int64Array
 from eps.ml.optim import Optimizer
 
-#: Keys that are closed and stepped at a time: sum, mean, parameters and slots of a chunk fit into the cache.
+#: Keys that are processed at a time: sum, mean, parameters and slots of a chunk fit into the cache.
 CLOSE_KEYS = 32768
 
 
 class Quotient(NamedTuple):
-    """A mean gradient that is not formed yet: ``(total + added) * 2^(exponents + shift) / samples``, by block."""
+    """A mean gradient in unevaluated form: ``(total + added) * 2^(exponents + shift) / samples``, by block."""
 
     #: int32, int64 or float32.
     total: NDArray[Any]
-    #: Of the same type; empty where there is nothing to add.
+    #: Of the same type; empty if there is nothing to add.
     added: NDArray[Any]
-    #: Block b is at [bounds[b], bounds[b + 1]).
+    #: Block b occupies [bounds[b], bounds[b + 1]).
     bounds: Int64Array
     exponents: Int16Array
     shift: int
@@ -41,17 +42,17 @@ class Quotient(NamedTuple):
 
 
 class Summed(Protocol):
-    """What a clock's gradients were added to."""
+    """The sum of a clock's gradients."""
 
     def quotient(self, samples: int) -> Quotient | None:
-        """Return the mean gradient before it is formed; None where it cannot be had so."""
+        """Return the mean gradient in unevaluated form; None if the sum has raw blocks."""
 
     def means(self, samples: int) -> Iterator[tuple[slice, Float32Array]]:
-        """Yield the mean gradient part by part; each array is valid until the next one is asked for."""
+        """Yield the mean gradient chunk by chunk; each array is valid until the next one is requested."""
 
 
 class Formed:
-    """A mean gradient that is there already, as a follower gets it; samples do not matter to it."""
+    """A mean gradient that is already evaluated, as a follower receives it; ``samples`` have no effect."""
 
     def __init__(self, gradient: Float32Array) -> None:
         self._gradient = gradient
@@ -61,7 +62,7 @@ class Formed:
         return plain_quotient(self._gradient, _NO_VALUES, 1.0)
 
     def means(self, samples: int) -> Iterator[tuple[slice, Float32Array]]:
-        """Yield the gradient part by part."""
+        """Yield the gradient chunk by chunk."""
         for start in range(0, self._gradient.size, CLOSE_KEYS):
             part = slice(start, min(start + CLOSE_KEYS, self._gradient.size))
             yield part, self._gradient[part]
@@ -73,7 +74,7 @@ def plain_quotient(total: Float32Array, added: Float32Array, samples: float) -> 
 
 
 def prepare(optimizer: Optimizer, dtype: np.dtype[Any]) -> None:
-    """Compile what steps of this optimizer with sums of this type take, where kernels are compiled at all."""
+    """Compile the steps of this optimizer for sums of this type, if kernels are compiled at all."""
     if kernels.active() is None:
         return
     for summed in (dtype, np.dtype(np.float32)):
@@ -92,13 +93,13 @@ def step_out_of_place(
     keep_gradient: bool,
     memory: Float32Array | None = None,
 ) -> Float32Array | None:
-    """Write the parameters after a step to ``after``; slots change in place.
+    """Write the parameters after a step to ``after``; slots are changed in place.
 
     Parameters
     ----------
     optimizer : Optimizer
     closed : Summed
-        Sum of the clock.
+        The sum of the clock.
     samples : int
         At least 1.
     before, after : ndarray, shape (p,), float32
@@ -107,12 +108,12 @@ def step_out_of_place(
     penalised : ndarray of bool, shape (p,), or None
     keep_gradient : bool
     memory : ndarray, shape (p,), float32, optional
-        Where a gradient that is kept shall lie.
+        Memory for a gradient that is kept.
 
     Returns
     -------
     ndarray, float32, or None
-        The whole mean gradient, if it is to be kept.
+        The whole mean gradient if ``keep_gradient``.
     """
     gradient = None
     if keep_gradient:
@@ -120,7 +121,7 @@ def step_out_of_place(
     if kernels.active() is not None:
         quotient = closed.quotient(samples)
         if quotient is None:
-            # Blocks off the grid, which are rare: one pass more.
+            # Raw blocks, which are rare, take one pass more.
             formed = np.empty_like(before) if gradient is None else gradient
             for part, mean in closed.means(samples):
                 formed[part] = mean
@@ -169,10 +170,10 @@ def _fused(
     )
 
 
-#: Number of clocks by key: any signed integer type.
+#: Number of clocks by key; any signed integer type.
 ClockArray = NDArray[Any]
 
-#: Replayed clocks between two looks whether the keys still move.
+#: After this many replayed clocks, check whether the keys still move.
 _LOOK_EVERY = 16
 
 
@@ -185,7 +186,7 @@ def catch_up(
     clock: int,
     penalised: BoolArray | None = None,
 ) -> None:
-    """Bring ``keys`` to ``clock`` in place; keys that are ahead stay as they are.
+    """Bring ``keys`` to ``clock`` in place; keys that are ahead do not change.
 
     Parameters
     ----------
@@ -193,7 +194,7 @@ def catch_up(
     w, slots : ndarray and sequence of ndarray, shape (p,), float32
         State of the partition.
     last : ndarray, shape (p,), int
-        Clocks that each key has had; set to ``clock``.
+        The clocks that each key has had; set to ``clock``.
     keys : ndarray of int64, or None
     clock : int
     penalised : ndarray of bool, shape (p,), or None
@@ -221,7 +222,7 @@ def peek(
     clock: int,
     penalised: BoolArray | None = None,
 ) -> Float32Array:
-    """Return what :func:`catch_up` would make of ``w[keys]`` without changing anything."""
+    """Return the values that :func:`catch_up` would give ``w[keys]``, without changing anything."""
     values = w.copy() if keys is None else w[keys]
     if optimizer.idle_step_changes_nothing():
         return values
@@ -242,11 +243,11 @@ def _replayed(
     clock: int,
     penalised: BoolArray | None,
 ) -> tuple[Int64Array, Float32Array, list[Float32Array]]:
-    """Return (keys, weights, slots) at ``clock`` of those keys of ``behind`` that move; keys are not sorted."""
+    """Return (keys, weights, slots) at ``clock`` of the keys of ``behind`` that move; keys are not sorted."""
     mask = None if penalised is None else penalised[behind]
     moves = ~optimizer.at_rest(w[behind], [slot[behind] for slot in slots], mask)
     keys = behind[moves]
-    # The earliest first: the keys that take part in the replay of a clock are then always the first so many.
+    # The earliest first: then the keys in the replay of a clock are always a prefix.
     starts = last[keys]
     order = np.argsort(starts, kind="stable")
     keys, starts = keys[order], starts[order]

@@ -1,15 +1,17 @@
 """Sums of contributions: a worker has one over its splits at each clock, a server one for each partition and clock.
 
-On the grid of :mod:`eps.ml.grid` they are the same to the bit in whatever order parts are added (:class:`SplitSum`,
-:class:`ClockSum`).  Jobs that need not be reproducible add float32 in the order in which it comes
-(:class:`PlainSplitSum`, :class:`PlainClockSum`).
+On the grid of :mod:`eps.ml.grid` sums are equal to the bit in whatever order parts are added (:class:`SplitSum`,
+:class:`ClockSum`).  Jobs that need not be reproducible add float32 in order of arrival (:class:`PlainSplitSum`,
+:class:`PlainClockSum`).
 
-The memory of a sum is written by the first part, not zeroed before.  Nor need the last part be written: what closes a
-clock reads the sum once, and can add it on the way.
+The first part is written to the memory of a sum, which is not zeroed before.  The last part need not be written: the
+pass that closes a clock reads the sum once and can add the last part on the way.
 
-A worker adds a contribution in one of three ways, to the same bits: as a whole in NumPy, which takes a ninth to two
-thirds of the time of the second way (14 keys, 32,768 keys); block by block in NumPy, where a value is off the grid; and
-in one compiled pass, which takes a sixth of it (a million keys), where Numba is there and the model is large.
+A worker adds a contribution in one of three ways, with the same bits:
+
+* as a whole in NumPy, which takes a ninth (14 keys) to two thirds (32,768 keys) of the time of the next way;
+* block by block in NumPy, if a value is off the grid;
+* in one compiled pass, which takes a sixth of that (a million keys), if Numba is installed and the model is large.
 
 Source: design section 5; reproducible.md ("The scheme").  Deviation: none.
 """
@@ -43,28 +45,28 @@ from eps.ml.steps import CLOSE_KEYS, Quotient, plain_quotient
 #: Sums on the grid: int32, or int64 for many splits.
 IntegerArray = NDArray[Any]
 
-#: Keys of a sum that are looked at first for one that is not zero.
+#: How many keys of a sum are checked first when looking for a value that is not zero.
 _FIRST_LOOK = 256
 
 
 class WrittenOnce:
-    """A running sum; a first part that has every key is stored, not added to zeros.
+    """A running sum.  A first part that has every key is stored instead of added to zeros.
 
     Parameters
     ----------
     memory : ndarray
-        Of the sum, whatever it holds.
+        Memory of the sum; its contents do not matter.
     """
 
     def __init__(self, memory: NDArray[Any]) -> None:
         self._sum = memory
         self._written = False
-        #: Still to be added, where whoever reads the sum next may do that as well as write it.
+        #: The last part if it is still to be added: the next reader of the sum may add it on the way.
         self._last: NDArray[Any] | None = None
 
     @property
     def sum(self) -> NDArray[Any]:
-        """The sum, over its range of keys or over its list of keys."""
+        """The sum, over its range or its list of keys."""
         if self._last is not None:
             part, self._last = self._last, None
             self._add_part(part, None, 0, None)
@@ -75,11 +77,11 @@ class WrittenOnce:
 
     @property
     def memory(self) -> NDArray[Any]:
-        """What the sum lies in, whatever it holds."""
+        """The memory of the sum, whatever it contains."""
         return self._sum
 
     def terms(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return two arrays whose sum it is; the second is empty where it is the first alone."""
+        """Return two arrays that add up to the sum; the second is empty if the first is the whole sum."""
         last = self._last
         if last is None:
             return self.sum, self._sum[:0]
@@ -88,7 +90,7 @@ class WrittenOnce:
     def is_zero(self) -> bool:
         """Return whether every value of the sum is zero."""
         total, added = self.terms()
-        # Either way all of an array is read, so it is asked for little first.
+        # Checked in growing chunks, because each check reads its whole chunk.
         start, size = 0, _FIRST_LOOK
         while start < len(total):
             part = total[start : start + size]
@@ -105,11 +107,11 @@ class WrittenOnce:
         positions: kernels.Positions | None,
         is_last: bool = False,
     ) -> None:
-        """Add what was pushed at ``keys`` (None: the whole range), which lie at ``positions`` where those are given."""
+        """Add a part at ``keys`` (None: the whole range), which lie at ``positions`` if those are given."""
         if is_last and part.size == self._sum.size and self._last is None:
             self._last = part
         elif not self._written and part.size == self._sum.size:
-            # Ascending and equally many: the same keys.
+            # Keys are ascending, so equally many are the same keys.
             np.copyto(self._sum, part)
             self._written = True
         elif keys is None or part.size == self._sum.size:
@@ -121,12 +123,12 @@ class WrittenOnce:
 
 
 def memory_for(out: IntegerArray | None, size: int, dtype: np.dtype[Any]) -> IntegerArray:
-    """Return the memory of a sum: what was given, or new.
+    """Return the memory of a sum: ``out``, or new memory.
 
     Raises
     ------
     ValueError
-        What was given has another size or type.
+        ``out`` has another size or type.
     """
     if out is None:
         return np.empty(size, dtype=dtype)
@@ -135,7 +137,7 @@ def memory_for(out: IntegerArray | None, size: int, dtype: np.dtype[Any]) -> Int
     return out
 
 
-#: A sum of no more keys is added as a whole, even if a split touches few of them: the number of operations counts.
+#: Sums of at most this many keys are added as a whole, even if a split has few of them: then operations cost most.
 FEW_KEYS = 2048
 
 
@@ -146,21 +148,21 @@ class SplitSum(WrittenOnce):
     ----------
     grid : Grid
     exponents : ndarray, shape (num_blocks,), int16
-        Not copied: those of blocks without contributions may be filled in while splits are added.
+        Not copied: entries of blocks without contributions may be filled in while splits are added.
     start_key, length : int
         The range.
     keys : ndarray of int64, sorted, or None
-        Global keys of the sum; None is the range.
+        Global keys of the sum; None means the range.
     out : ndarray of the grid's type, optional
-        Memory of the sum, whatever it holds.
+        Memory of the sum; its contents do not matter.
     blocks : Blocks, optional
-        Of these keys, where the caller keeps them.
+        Of these keys, if the caller has them.
 
     Attributes
     ----------
     raw : list of RawBlock
     splits : list of int
-        In the order in which they were added.
+        In the order of addition.
     """
 
     def __init__(
@@ -182,14 +184,14 @@ class SplitSum(WrittenOnce):
         super().__init__(memory_for(out, self._blocks.size, grid.dtype))
         self._exponents = exponents
         self._maxima: Float32Array | None = None
-        #: Largest magnitudes at each key, of splits that the maxima do not know yet.
+        #: Largest magnitudes at each key, of splits that are not yet part of the maxima.
         self._magnitudes: Float32Array | None = None
         self.raw: list[RawBlock] = []
         self.splits: list[int] = []
 
     @property
     def maxima(self) -> Float32Array:
-        """Largest |contribution| of any split so far in each block, on the grid or off it."""
+        """Largest |contribution| of any split so far in each block, on or off the grid."""
         if self._magnitudes is not None:
             found, self._magnitudes = self._blocks.reduced(self._magnitudes), None
             self._maxima = found if self._maxima is None else np.maximum(self._maxima, found)
@@ -208,14 +210,14 @@ class SplitSum(WrittenOnce):
         grad : ndarray, float32
             Over the range or the keys of this sum, or over ``positions``.
         positions : ndarray of int64, sorted, or None
-            Where ``grad`` lies within the keys of this sum; it is zero elsewhere.
+            Positions of ``grad`` within the keys of this sum; the contribution is zero elsewhere.
         blocks : Blocks, optional
-            Of ``positions``, where the caller keeps them.
+            Of ``positions``, if the caller has them.
 
         Raises
         ------
         TrainingError
-            A value is NaN or infinite; nothing was added then.
+            A value is NaN or infinite; then nothing was added.
         """
         if blocks is None:
             blocks = self._blocks if positions is None else self._blocks.at(positions)
@@ -233,7 +235,7 @@ class SplitSum(WrittenOnce):
         self.splits.append(split)
 
     def add_all(self, splits: Sequence[int], grads: Sequence[Float32Array], where: Sequence[Int64Array | None]) -> None:
-        """Add the contributions of some splits at once, as :meth:`add` does one by one.
+        """Add the contributions of several splits; equivalent to one :meth:`add` for each.
 
         Parameters
         ----------
@@ -245,7 +247,7 @@ class SplitSum(WrittenOnce):
         Raises
         ------
         TrainingError
-            A value is NaN or infinite; the splits before were added.
+            A value is NaN or infinite; then the splits before it were added.
         """
         for split, grad, positions in zip(splits, grads, where, strict=True):
             due = self._sum.size if positions is None else positions.size
@@ -258,11 +260,11 @@ class SplitSum(WrittenOnce):
             self.add(split, grad, positions)
 
     def takes_many(self) -> bool:
-        """Return whether it pays to add splits together: not values but operations are what it costs."""
+        """Return whether adding splits together is faster: for small sums the number of operations counts."""
         return self._sum.size <= FEW_KEYS and kernels.active() is None
 
     def _add_small(self, grads: Sequence[Float32Array], where: Sequence[Int64Array | None]) -> bool:
-        """Do what :meth:`_round` does, to the bit, in few operations; False, and nothing done, where it is needed."""
+        """Do the same as :meth:`_round` in few operations; return False, without effect, if a value is off the grid."""
         size, dtype = self._sum.size, self.grid.dtype
         if len(grads) == 1 and where[0] is None:
             together = grads[0]
@@ -298,14 +300,14 @@ class SplitSum(WrittenOnce):
         return True
 
     def _is_small(self, positions: Int64Array | None) -> bool:
-        # Few positions among many keys are less work than all of the keys.
+        # Few positions among many keys are less work than all keys.
         most = CHUNK_KEYS if positions is None else min(CHUNK_KEYS, max(FEW_KEYS, 4 * positions.size))
         return self._sum.size <= most
 
     def _round(
         self, split: int, grad: Float32Array, positions: Int64Array | None, blocks: Blocks
     ) -> tuple[Float32Array, NDArray[np.intp]]:
-        """Add what is on the grid; return the maxima and the blocks off the grid."""
+        """Add the blocks on the grid; return the maxima and the numbers of the blocks off the grid."""
         maxima = blocks.maxima(grad)
         check_finite(maxima, self.start_key, self.grid.block_keys, split)
         off = np.flatnonzero(exponents_of(maxima) > self._exponents + np.int16(GROWTH_BITS))
@@ -334,7 +336,7 @@ class SplitSum(WrittenOnce):
         positions: Int64Array | None,
         blocks: Blocks,
     ) -> tuple[Float32Array, NDArray[np.intp]]:
-        """Do what :meth:`_round` does, to the bit, in one pass over memory."""
+        """Do the same as :meth:`_round`, to the bit, in one pass over memory."""
         bits, maxima = bits_of(grad), np.zeros(blocks.num_blocks, dtype=np.float32)
         off = np.zeros(blocks.num_blocks, dtype=np.bool_)
         store = positions is None and not self._written
@@ -349,7 +351,7 @@ class SplitSum(WrittenOnce):
             self._written = True
             return maxima, np.flatnonzero(off)
         if not store:
-            # Integers: what was added before the bad block can be taken off again exactly.
+            # Integers, so what was added before the bad block can be subtracted exactly.
             run(*given, self._exponents[:bad], self.grid.shift, total, kernels.SUBTRACT, maxima.view(np.uint32), off)
         maxima[bad] = np.nan
         check_finite(maxima, self.start_key, self.grid.block_keys, split)
@@ -374,7 +376,7 @@ class SplitSum(WrittenOnce):
 
 
 class ClockSum(WrittenOnce):
-    """Sum of a server over everything that was pushed to one partition at one clock.
+    """Sum of a server over all pushes to one partition at one clock.
 
     Parameters
     ----------
@@ -383,16 +385,16 @@ class ClockSum(WrittenOnce):
     start_key, length : int
         The partition.
     keys : ndarray of int64, sorted, or None
-        Global keys of the sum; None is the partition.
+        Global keys of the sum; None means the partition.
     out : ndarray of the grid's type, optional
-        Memory of the sum, whatever it holds.
+        Memory of the sum; its contents do not matter.
     blocks : Blocks, optional
-        Of these keys, where the caller keeps them.
+        Of these keys, if the caller has them.
 
     Attributes
     ----------
     raw : list of RawBlock
-        Values are over the whole block.
+        Each with values for the whole block.
     """
 
     def __init__(
@@ -432,9 +434,9 @@ class ClockSum(WrittenOnce):
         positions: kernels.Positions | None = None,
         is_last: bool = False,
     ) -> None:
-        """Add a pushed :class:`eps.ml.sums.SplitSum`; the caller sees to it that each split is added once.
+        """Add a pushed :class:`eps.ml.sums.SplitSum`; the caller ensures that each split is added once.
 
-        Nothing is kept of what is given, but for ``part`` where it is the last.
+        No argument is kept, except ``part`` if it is the last.
 
         Parameters
         ----------
@@ -443,16 +445,16 @@ class ClockSum(WrittenOnce):
         maxima : ndarray, shape (num_blocks,), float32
         raw : sequence of (split, block, values)
         keys : ndarray of int64, sorted, or None
-            Global keys of ``part``; None is the partition.
+            Global keys of ``part``; None means the partition.
         positions : ndarray of int64 or uint32, sorted, or None
-            Where ``keys`` lie in a sum that has keys of its own; the caller has seen that they are its.
+            Positions of ``keys`` in a sum that has its own keys; the caller has checked that they are among those.
         is_last : bool
-            The sum is used once more, for the step, and ``part`` stays as it is until then.
+            Whether the sum is only used once more, for the step, and ``part`` does not change until then.
 
         Raises
         ------
         ProtocolError
-            Sizes or types do not fit; nothing was added then.
+            Sizes or types do not fit; then nothing was added.
         """
         expected = self.length if keys is None else keys.size
         if part.size != expected or part.dtype != self.grid.dtype or maxima.size != self.exponents.size:
@@ -460,7 +462,7 @@ class ClockSum(WrittenOnce):
                 f"a sum of {part.size} {part.dtype} and {maxima.size} maxima was pushed, "
                 f"but {expected} {self.grid.dtype} and {self.exponents.size} were expected"
             )
-        # Who knows the positions has looked at the keys.
+        # If positions are known, the keys were checked before.
         if keys is not None and positions is None and keys.size:
             first, last = keys.item(0), keys.item(-1)
             if not self.start_key <= first <= last < self.start_key + self.length:
@@ -478,7 +480,7 @@ class ClockSum(WrittenOnce):
             np.maximum(self._maxima, maxima, out=self._maxima)
 
     def over(self, keys: Int64Array | None, out: IntegerArray | None = None, blocks: Blocks | None = None) -> ClockSum:
-        """Return the same sum over other keys; it is zero at those that this one does not have."""
+        """Return the same sum over other keys; zero at keys that this one does not have."""
         found = ClockSum(self.grid, self.exponents, self.start_key, self.length, keys, out, blocks)
         found._maxima, found.raw = self._maxima, self.raw
         if self.keys is None and keys is not None:
@@ -493,33 +495,33 @@ class ClockSum(WrittenOnce):
         return found
 
     def quotient(self, samples: int) -> Quotient | None:
-        """Return ``total / samples`` before it is formed; None where there are blocks off the grid."""
+        """Return ``total / samples`` in unevaluated form; None if there are raw blocks."""
         if self.raw:
             return None
         return Quotient(*self.terms(), self._blocks.bounds, self.exponents, self.grid.shift, float(samples))
 
     def means(self, samples: int, keys: Int64Array | None = None) -> Iterator[tuple[slice, Float32Array]]:
-        """Yield ``total / samples`` as float32, part by part, so that what follows finds it in the cache.
+        """Yield ``total / samples`` as float32 in chunks, so that the caller finds each in the cache.
 
         Parameters
         ----------
         samples : int
             At least 1.
         keys : ndarray of int64, sorted, or None
-            Global keys; None is those of the sum.
+            Global keys; None means those of the sum.
 
         Yields
         ------
         slice
             Positions in the sum, or in ``keys``.
         ndarray, float32
-            Valid until the next one is asked for.
+            Valid until the next one is requested.
         """
         if keys is not None:
             yield from self.over(keys).means(samples)
             return
         blocks, sums, compiled = self._blocks, self.sum, kernels.active()
-        # As a whole: a third to half of the time of the parts (14 keys, 10,000 keys).
+        # As a whole: takes a third (14 keys) to half (10,000 keys) of the time of chunks.
         if compiled is None and not self.raw and 0 < sums.size <= CLOSE_KEYS:
             exact = sums / self._scales().divisors(samples)
             yield slice(0, sums.size), exact.astype(np.float32)
@@ -556,7 +558,7 @@ class ClockSum(WrittenOnce):
         return _total(self.grid, self.exponents, self.sum[keys - self.start_key], self._raw_at(keys), blocks)
 
     def next_exponents(self, clock: int) -> Int16Array:
-        """Return the exponents of the clock after ``clock``, once everything was added."""
+        """Return the exponents of the clock after ``clock``; call once everything was added."""
         is_small = kernels.active() is None and self._sum.size <= CLOSE_KEYS
         return next_exponents(self.exponents, self.maxima, clock, self._scales() if is_small else None)
 
@@ -605,7 +607,7 @@ def total(
     keys: Int64Array | None = None,
     length: int | None = None,
 ) -> Float64Array:
-    """Return ``int_sum * 2^E`` plus the raw blocks, added in split order.
+    """Return ``int_sum * 2^E`` plus the raw blocks, which are added in split order.
 
     Parameters
     ----------
@@ -640,7 +642,7 @@ def _total(
 
 
 def _by_block(raw: Iterable[RawBlock]) -> dict[int, list[RawBlock]]:
-    """Return the raw blocks by block, each in split order."""
+    """Group the raw blocks by block, each group in split order."""
     found: dict[int, list[RawBlock]] = {}
     for one in sorted(raw, key=lambda item: item.split):
         found.setdefault(one.block, []).append(one)
@@ -653,7 +655,7 @@ class PlainSplitSum(WrittenOnce):
     Parameters
     ----------
     memory : ndarray, float32
-        Of the sum, whatever it holds.
+        Memory of the sum; its contents do not matter.
     """
 
     def add(self, split: int, grad: Float32Array, positions: Int64Array | None = None) -> None:
@@ -662,7 +664,7 @@ class PlainSplitSum(WrittenOnce):
         Raises
         ------
         TrainingError
-            A value is NaN or infinite; nothing was added then.
+            A value is NaN or infinite; then nothing was added.
         """
         if not np.isfinite(grad).all():
             raise TrainingError(
@@ -678,16 +680,16 @@ class PlainSplitSum(WrittenOnce):
 
 
 class PlainClockSum(WrittenOnce):
-    """Sum of a server over what was pushed to one partition at one clock.
+    """Sum of a server over all pushes to one partition at one clock.
 
     Parameters
     ----------
     start_key, length : int
         The partition.
     keys : ndarray of int64, sorted, or None
-        Global keys of the sum; None is the partition.
+        Global keys of the sum; None means the partition.
     out : ndarray, float32, optional
-        Memory of the sum, whatever it holds.
+        Memory of the sum; its contents do not matter.
     """
 
     def __init__(
@@ -705,12 +707,12 @@ class PlainClockSum(WrittenOnce):
         positions: kernels.Positions | None = None,
         is_last: bool = False,
     ) -> None:
-        """Add what was pushed; arguments as of :meth:`eps.ml.sums.ClockSum.add`.
+        """Add a pushed sum; see :meth:`eps.ml.sums.ClockSum.add` for the arguments.
 
         Raises
         ------
         ProtocolError
-            Size or type do not fit; nothing was added then.
+            Size or type do not fit; then nothing was added.
         """
         expected = self.length if keys is None else keys.size
         if part.size != expected or part.dtype != np.float32:
@@ -720,7 +722,7 @@ class PlainClockSum(WrittenOnce):
         self._add_part(part, keys, self.start_key, positions, is_last)
 
     def over(self, keys: Int64Array | None, out: Float32Array | None = None) -> PlainClockSum:
-        """Return the same sum over other keys; it is zero at those that this one does not have."""
+        """Return the same sum over other keys; zero at keys that this one does not have."""
         found = PlainClockSum(self.start_key, self.length, keys, out)
         if self.keys is None and keys is not None:
             kernels.take(self.sum, keys, self.start_key, found._sum)
@@ -734,11 +736,11 @@ class PlainClockSum(WrittenOnce):
         return found
 
     def quotient(self, samples: int) -> Quotient:
-        """Return ``sum / samples`` before it is formed."""
+        """Return ``sum / samples`` in unevaluated form."""
         return plain_quotient(*self.terms(), float(np.float32(samples)))
 
     def means(self, samples: int) -> Iterator[tuple[slice, Float32Array]]:
-        """Yield ``sum / samples`` part by part; see :meth:`eps.ml.sums.ClockSum.means`."""
+        """Yield ``sum / samples`` in chunks; see :meth:`eps.ml.sums.ClockSum.means`."""
         sums, memory = self.sum, np.empty(min(CLOSE_KEYS, self.sum.size), dtype=np.float32)
         for start in range(0, sums.size, CLOSE_KEYS):
             part = slice(start, min(start + CLOSE_KEYS, sums.size))

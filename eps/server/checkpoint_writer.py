@@ -1,13 +1,13 @@
-"""Writes a server's partitions of a checkpoint while training goes on.
+"""Writes a server's partitions of a checkpoint while training continues.
 
-A partition is kept as it was at the checkpoint's clock in one of two ways: the writer's thread copies it when its turn
-comes, or, where something is about to change it before that, it is copied then.  Between the end of a clock and the
-next step nothing changes it, which is as long as the workers compute; so most often one copy is in memory at a time.
+A partition is copied at the checkpoint's clock in one of two ways: by the writer's thread, or earlier if something is
+about to change it.  Between the end of a clock and the next step, while workers compute, nothing changes it.  So
+usually only one copy is in memory at a time.
 
-Files are written and synced on one thread of lower priority, without the server's lock.
+Files are written and synced on one low-priority thread, without the server's lock.
 
-Training needs none of it: any error here fails the checkpoint, is reported as
-``CheckpointPartFailed``, and ends neither that thread nor the server.
+Training does not depend on it: any error here fails the checkpoint, is reported as ``CheckpointPartFailed``, and stops
+neither the thread nor the server.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from eps.system import interrupt
 
 logger = logging.getLogger(__name__)
 
-#: Niceness of the writer's thread: it takes what training leaves.
+#: Niceness of the writer's thread: training has priority.
 NICENESS = 10
 
 
 @dataclass
-class _Waiting:
-    """A partition that is to be written."""
+class _Queued:
+    """A partition to write, with its copy once that is made."""
 
     command: s.TakeSnapshot
     arrays: Sequence[np.ndarray] | None = None
 
 
 class CheckpointWriter:
-    """The checkpoint that a server writes now.
+    """Writes the partitions of the current checkpoint.
 
     Parameters
     ----------
@@ -54,11 +54,11 @@ class CheckpointWriter:
         The server's.
     store : CheckpointStore
     partitions : mapping of int to PartitionStore
-        The partitions here, as they change.
+        The partitions of this server; changes over time.
     lock : lock
         Guards the arrays of the partitions, and this object.
     report : callable
-        Says something to the job master; called with or without ``lock``, and never blocks.
+        Sends a report to the job master; called with or without ``lock``, never blocks.
     """
 
     def __init__(
@@ -75,62 +75,61 @@ class CheckpointWriter:
         self._work = threading.Condition(lock)
         self._report = report
         self._order: m.TakeCheckpoint | None = None
-        self._waiting: dict[int, _Waiting] = {}
-        #: What was said of the checkpoint; said again when the order comes again.
-        self._said: dict[int, m.CheckpointPartWritten | m.CheckpointPartFailed] = {}
+        self._queued: dict[int, _Queued] = {}
+        #: Reports about the checkpoint, repeated when its order is repeated.
+        self._sent: dict[int, m.CheckpointPartWritten | m.CheckpointPartFailed] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def order(self, order: m.TakeCheckpoint) -> None:
-        """Take the job master's order (again)."""
+        """Start the checkpoint of an order; a repeated order repeats the reports."""
         with self._work:
             if self._order is not None and order.checkpoint_id < self._order.checkpoint_id:
                 return
             if self._order is None or order.checkpoint_id > self._order.checkpoint_id:
                 self._order = order
-                self._waiting.clear()
-                self._said.clear()
-            again = list(self._said.values())
+                self._queued.clear()
+                self._sent.clear()
+            again = list(self._sent.values())
         for report in again:
             self._report(report)
 
     def take(self, command: s.TakeSnapshot) -> None:
-        """Write a partition as it is now; called with the lock held.  What cannot be begun is reported."""
-        self._waiting[command.partition] = _Waiting(command)
+        """Queue a partition for writing; called with the lock held.  Failures are reported."""
+        self._queued[command.partition] = _Queued(command)
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
             try:
                 thread.start()
             except Exception as error:
-                self._give_up(command, error)
+                self._fail(command, error)
                 return
             self._thread = thread
         self._work.notify_all()
 
     def skip(self, command: s.SkipSnapshot) -> None:
         """Report that a partition is past the clock; called with the lock held."""
-        self._say(m.CheckpointPartFailed(self._name, command.checkpoint_id, command.partition, command.why, late=True))
+        self._send(m.CheckpointPartFailed(self._name, command.checkpoint_id, command.partition, command.why, late=True))
 
     def before_change(self, partition: int) -> None:
-        """Copy a partition that waits to be written and is about to change; called with the lock held.
+        """Copy a queued partition that is about to change; called with the lock held.
 
-        It raises nothing: where there is no room for the copy, the partition does not wait any more, and that is
-        reported.
+        Never raises: if memory is short, the partition is dropped from the queue, and that is reported.
         """
-        waiting = self._waiting.get(partition)
+        waiting = self._queued.get(partition)
         if waiting is not None and waiting.arrays is None:
             try:
                 waiting.arrays = self._partitions[partition].snapshot()[0]
             except Exception as error:
-                self._give_up(waiting.command, error)
+                self._fail(waiting.command, error)
 
     def forget(self) -> None:
-        """Write nothing more of the checkpoint on its way: the job goes back to an earlier one."""
+        """Drop the current checkpoint, because the job rolls back to an earlier one."""
         with self._work:
-            self._waiting.clear()
+            self._queued.clear()
 
     def close(self, patience_s: float = 0.0) -> None:
-        """Begin to write nothing more; what is being written is waited for so long, in seconds."""
+        """Stop writing; wait up to ``patience_s`` seconds for the current write."""
         with self._work:
             self._closed = True
             self._work.notify_all()
@@ -142,25 +141,25 @@ class CheckpointWriter:
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
-            # On Linux a thread has a niceness of its own.
+            # On Linux niceness belongs to threads.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while True:
             with self._work:
-                self._work.wait_for(lambda: self._closed or bool(self._waiting))
+                self._work.wait_for(lambda: self._closed or bool(self._queued))
                 if self._closed:
                     return
-                # Copies first: they are what takes memory.
-                partition = min(self._waiting, key=lambda p: (self._waiting[p].arrays is None, p))
+                # Copied partitions first: they hold memory.
+                partition = min(self._queued, key=lambda p: (self._queued[p].arrays is None, p))
                 self.before_change(partition)
-                waiting, order = self._waiting.pop(partition, None), self._order
+                waiting, order = self._queued.pop(partition, None), self._order
             if waiting is None:
-                # It could not be copied.
+                # The copy failed.
                 continue
             assert order is not None and waiting.arrays is not None
             try:
                 self._write(order, waiting.command, waiting.arrays)
             except Exception:
-                # What was to be reported is said again when the order is.
+                # The reports are repeated when the order is.
                 logger.exception("S[%s] checkpoint of clock %d: partition %d", self._name, order.clock, partition)
 
     def _write(self, order: m.TakeCheckpoint, command: s.TakeSnapshot, arrays: Sequence[np.ndarray]) -> None:
@@ -168,7 +167,7 @@ class CheckpointWriter:
         try:
             name = checkpoint_name(order.epoch, order.clock)
             with (
-                interrupt.heeding(self._look),
+                interrupt.heeding(self._check_open),
                 telling(
                     lambda why: self._report(m.CheckpointPartWaits(self._name, command.checkpoint_id, partition, why))
                 ),
@@ -176,7 +175,7 @@ class CheckpointWriter:
                 size_bytes, checksum = self._store.write_part(name, file, arrays)
         except Exception as error:
             with self._work:
-                self._give_up(command, error)
+                self._fail(command, error)
             return
         report = m.CheckpointPartWritten(
             self._name,
@@ -190,25 +189,25 @@ class CheckpointWriter:
             command.counters.duplicates_refused,
         )
         with self._work:
-            self._say(report)
+            self._send(report)
 
-    def _look(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
-            raise StorageError("nothing more is written: the server ends")
+            raise StorageError("the server is ending, so the checkpoint is not written")
 
-    def _give_up(self, command: s.TakeSnapshot, error: Exception) -> None:
-        """Report a partition that cannot be written; called with the lock held."""
+    def _fail(self, command: s.TakeSnapshot, error: Exception) -> None:
+        """Report a partition that cannot be written, and drop the checkpoint; called with the lock held."""
         why = str(error) if isinstance(error, EpsError) else f"{type(error).__name__}: {error}"
         logger.warning(
             "S[%s] checkpoint %d, partition %d: %s", self._name, command.checkpoint_id, command.partition, why
         )
-        # The checkpoint has failed: what waits is memory for nothing.
+        # The checkpoint has failed, so copies of its other partitions only waste memory.
         failed = command.checkpoint_id
-        self._waiting = {p: v for p, v in self._waiting.items() if v.command.checkpoint_id != failed}
-        self._say(m.CheckpointPartFailed(self._name, command.checkpoint_id, command.partition, why, late=False))
+        self._queued = {p: v for p, v in self._queued.items() if v.command.checkpoint_id != failed}
+        self._send(m.CheckpointPartFailed(self._name, command.checkpoint_id, command.partition, why, late=False))
 
-    def _say(self, report: m.CheckpointPartWritten | m.CheckpointPartFailed) -> None:
-        """Report, and remember what was reported; called with the lock held."""
+    def _send(self, report: m.CheckpointPartWritten | m.CheckpointPartFailed) -> None:
+        """Send a report and remember it; called with the lock held."""
         if self._order is not None and report.checkpoint_id == self._order.checkpoint_id:
-            self._said[report.partition] = report
+            self._sent[report.partition] = report
         self._report(report)

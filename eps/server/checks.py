@@ -1,6 +1,6 @@
-"""Whether a push, a pull, an update or a snapshot can be what it says, before anything is done with it.
+"""Validation of pushes, pulls, updates and snapshots, before anything is done with them.
 
-A peer that sends nonsense gets an error; the partition, and everybody else, is left as it was.
+A peer that sends an invalid message gets an error; the partition and all other peers are unaffected.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _LARGEST_BITS = np.finfo(np.float32).max.view(np.uint32)
 
 
 def check_parts(runtime: Runtime, parts: Iterable[PushPart | PullPart]) -> None:
-    """Raise ProtocolError unless the job has the partitions, and the keys, where attached, are theirs."""
+    """Raise ProtocolError unless the job has the partitions, and attached keys belong to them."""
     ranges = runtime.ranges
     for part in parts:
         if part.partition >= len(ranges):
-            raise ProtocolError(f"a part for partition {part.partition}; the job has {len(ranges)}")
+            raise ProtocolError(f"a part for partition {part.partition}; the job has {len(ranges)} partitions")
         if part.keys is not None:
             _check_keys(part.partition, ranges[part.partition], part.keyset, part.keys)
 
@@ -36,42 +36,42 @@ def _check_keys(partition: int, bounds: tuple[int, int], digest: bytes, keys: np
         rule = f"which has {start} to {stop - 1}"
         raise ProtocolError(f"keys {keys[0]} to {keys[-1]} for partition {partition}, {rule}")
     if keyset_digest(keys) != digest:
-        raise ProtocolError(f"keys for partition {partition} that are not those of their digest")
+        raise ProtocolError(f"keys for partition {partition} do not match their digest")
 
 
 def divided(arrays: Sequence[np.ndarray], num_keysets: int) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
-    """Return the arrays of a snapshot, and the keys of the key sets that came with it.
+    """Split the arrays of a message into those of the snapshot and the keys of its key sets.
 
     Raises
     ------
     ProtocolError
-        Fewer arrays than key sets, or keys that are none.
+        Fewer arrays than key sets, or key sets that are not int64 in one dimension.
     """
     if num_keysets > len(arrays):
         raise ProtocolError(f"a snapshot of {len(arrays)} arrays with {num_keysets} key sets")
     keysets = arrays[len(arrays) - num_keysets :]
     if any(keys.dtype != np.int64 or keys.ndim != 1 for keys in keysets):
-        raise ProtocolError("a snapshot has key sets that are not int64 in one row")
+        raise ProtocolError("a snapshot has key sets that are not one-dimensional int64")
     return arrays[: len(arrays) - num_keysets], keysets
 
 
 def check_keysets(runtime: Runtime, partition: int, digests: Sequence[bytes], keysets: Sequence[np.ndarray]) -> None:
-    """Check the key sets that came with a snapshot, before any of them is registered.
+    """Check the key sets of a snapshot, before any of them is registered.
 
     Parameters
     ----------
     runtime : Runtime
     partition : int
-        The snapshot's, which :func:`check_snapshot` has found to be one of the job's.
+        The snapshot's; :func:`check_snapshot` must have accepted it.
     digests : sequence of bytes
-        What the snapshot calls them.
+        The snapshot's names of the key sets.
     keysets : sequence of ndarray
-        As of :func:`divided`: each int64, shape (k,).
+        From :func:`divided`: each int64, shape (k,).
 
     Raises
     ------
     ProtocolError
-        Keys are not ascending and unique, not the partition's, or not those of their digest.
+        Keys are not ascending and unique, are outside the partition, or do not match their digest.
     """
     if len(digests) != len(keysets):
         raise ProtocolError(f"a snapshot has {len(keysets)} key sets, but names {len(digests)}")
@@ -82,9 +82,9 @@ def check_keysets(runtime: Runtime, partition: int, digests: Sequence[bytes], ke
 
 
 def check_pushes(runtime: Runtime, pushes: Sequence[PushPart]) -> None:
-    """Raise ProtocolError unless the arrays of pushes have the types and sizes that their partitions need.
+    """Raise ProtocolError unless the arrays of pushes have the types and sizes of their partitions.
 
-    Their keys must be filled in by then.
+    Keys must be filled in before.
     """
     ranges, reproducible, block_keys = runtime.ranges, runtime.settings.reproducible, runtime.grid.block_keys
     dtype = runtime.grid.dtype if reproducible else _FLOAT32
@@ -101,21 +101,21 @@ def check_pushes(runtime: Runtime, pushes: Sequence[PushPart]) -> None:
             raise _misfit(push, "maxima", maxima, _FLOAT32, blocks)
         if push.raw:
             _check_raw(runtime, push, blocks)
-    # All at once: one by one, this would be what takes longest here.
+    # All at once, because one by one this would dominate the check.
     if pushes and not _are_magnitudes(np.concatenate([push.maxima for push in pushes])):
         bad = next(push.partition for push in pushes if not _are_magnitudes(push.maxima))
-        raise ProtocolError(f"a push to partition {bad} has maxima that are no magnitudes")
+        raise ProtocolError(f"a push to partition {bad} has maxima that are negative, infinite or NaN")
 
 
 def _are_magnitudes(maxima: np.ndarray) -> bool:
-    # Magnitudes are ordered as their bits are, and what is negative, infinite or NaN has greater ones.
+    # As bits, magnitudes keep their order, and negative, infinite and NaN values are larger than all of them.
     return bool(np.maximum.reduce(maxima.view(np.uint32), initial=0) <= _LARGEST_BITS)
 
 
 def _check_raw(runtime: Runtime, push: PushPart, blocks: int) -> None:
     for split, block, values in push.raw:
         if split not in push.splits or not 0 <= block < blocks:
-            raise ProtocolError(f"a push to partition {push.partition} has block {block} of split {split} off the grid")
+            raise ProtocolError(f"a push to partition {push.partition}: raw block {block} of split {split} is invalid")
         expected = _keys_in_block(runtime, push, block)
         if len(values) != expected:
             raise ProtocolError(f"block {block} of partition {push.partition} has {expected} keys, not {len(values)}")
@@ -139,9 +139,9 @@ def _misfit(push: PushPart, name: str, array: np.ndarray, dtype: np.dtype, size:
 
 
 def check_snapshot(runtime: Runtime, header: pb.PartitionSnapshot) -> None:
-    """Raise ProtocolError unless the job has the partition, and the clocks, one for each split, are the job's.
+    """Raise ProtocolError unless the job has the partition, and the clocks, one for each split, are valid.
 
-    Its arrays are judged when they are installed (:meth:`eps.server.partition_store.PartitionStore.install`).
+    :meth:`eps.server.partition_store.PartitionStore.install` checks its arrays.
     """
     _check_transferred(runtime, "a snapshot", header.partition)
     settings = runtime.settings
@@ -159,9 +159,9 @@ def check_snapshot(runtime: Runtime, header: pb.PartitionSnapshot) -> None:
 
 
 def check_update(runtime: Runtime, header: pb.PartitionUpdate, arrays: Sequence[np.ndarray]) -> None:
-    """Raise ProtocolError unless an owner's update has the splits, keys and arrays that its partition allows.
+    """Raise ProtocolError unless an owner's update has splits, keys and arrays that fit its partition.
 
-    Before the pure state hears of it: an update that is counted must be one that can be applied.
+    Called before the pure state counts the update, because a counted update must be applicable.
     """
     partition, settings = header.partition, runtime.settings
     _check_transferred(runtime, "an update", partition)
@@ -178,13 +178,13 @@ def check_update(runtime: Runtime, header: pb.PartitionUpdate, arrays: Sequence[
             f"{what} is of splits {list(splits)}; the job has 0 to {settings.num_splits - 1}, each named once"
         )
     if not (math.isfinite(header.rate_scale) and header.rate_scale >= 0.0):
-        raise ProtocolError(f"{what} has a rate scale of {header.rate_scale}; expected a share of the rate")
+        raise ProtocolError(f"{what} has a rate scale of {header.rate_scale}; expected a finite number >= 0")
     start, stop = runtime.ranges[partition]
     size = 0 if header.clock < 0 else stop - start
     if header.sparse:
         keys = arrays[2]
         if keys.dtype != np.int64 or keys.ndim != 1:
-            raise ProtocolError(f"{what} has keys {keys.dtype}{keys.shape}; expected int64 in one row")
+            raise ProtocolError(f"{what} has keys {keys.dtype}{keys.shape}; expected one-dimensional int64")
         if len(keys) and not (0 <= keys[0] and keys[-1] < size and np.all(keys[1:] > keys[:-1])):
             raise ProtocolError(f"{what} has keys that are not ascending from 0 to {size - 1}")
         size = len(keys)
@@ -199,9 +199,9 @@ def check_update(runtime: Runtime, header: pb.PartitionUpdate, arrays: Sequence[
 
 def _check_transferred(runtime: Runtime, what: str, partition: int) -> None:
     if not 0 <= partition < len(runtime.ranges):
-        raise ProtocolError(f"{what} of partition {partition}; the job has {len(runtime.ranges)}")
+        raise ProtocolError(f"{what} of partition {partition}; the job has {len(runtime.ranges)} partitions")
 
 
 def update_data(header: pb.PartitionUpdate, arrays: Sequence[np.ndarray]) -> UpdateData:
-    """Return what an owner's update says, which :func:`check_update` has passed."""
+    """Return the data of an owner's update; :func:`check_update` must have accepted it."""
     return UpdateData(arrays[0], arrays[2] if header.sparse else None, arrays[1], header.rate_scale)

@@ -1,8 +1,8 @@
-"""What a server does for each command of its state: one method a command, in the order that the state gave.
+"""Executes the commands of a server's state: one method for each command, in the order that the state gave.
 
-Sums and steps of several partitions are computed together, on two threads where that pays.
+Sums and steps of several partitions are computed together, on two threads if that is faster.
 
-Source: performance.md section 3 (what a server's clock is made of).
+Source: performance.md section 3 (the costs of a server's clock).
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from eps.pb import data_pb2 as pb
 from eps.server.checkpoint_writer import CheckpointWriter
 from eps.server.checks import update_data
 from eps.server.followers import Followers
+from eps.server.open_requests import DeferredAnswer, PullRequest, PushRequest, TransferRequest
 from eps.server.partition_store import PartitionStore, UpdateData
 from eps.server.partitions import Partitions
-from eps.server.pending import Later, PullRequest, PushRequest, TransferRequest
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of pushed sums from which a second thread helps: to wake it takes as long as to add 1 MB.
+#: Bytes of pushed sums from which on a second thread helps: waking it takes as long as adding 1 MB.
 SHARED_BYTES = 1 << 20
 
 Command = s.Accumulate | s.StepPartition
-#: Commands of one partition, with their positions in the run, and whether the step follows a sum.
+#: Commands of one partition: position in the run, command, and whether the step follows directly.
 Group = list[tuple[int, Command, bool]]
 
 
 class Arithmetic:
-    """Sums and steps of several partitions, on two threads where that pays.
+    """Computes sums and steps of several partitions, on two threads if that is faster.
 
-    When the last push of a clock has arrived, the workers wait for sums and steps of all partitions, while all but one
-    of their cores do nothing.  Partitions have no array in common, so two threads divide them.  The kernels run without
-    the interpreter's lock.  With one thread a clock takes 1.3 to 1.5 times as long; where the last sum is not added by
-    the step's own pass either, 1.3 to 1.7 times (12 partitions of 100,000 to 1,000,000 keys, SGD and Adam, two cores).
+    When the last push of a clock has arrived, the workers wait for the sums and steps of all partitions, and all cores
+    but one are idle.  Partitions share no arrays, so two threads can divide them; kernels release the interpreter lock.
+    With one thread a clock takes 1.3 to 1.5 times as long.  It takes 1.3 to 1.7 times as long if, in addition, the last
+    sum is not added in the step's pass (12 partitions of 100,000 to 1,000,000 keys, SGD and Adam, two cores).
 
-    Called with the server's lock held; a second thread works only while the caller, which has the lock, waits for it.
+    Called with the server's lock held.  The second thread works only while the caller, which holds the lock, waits.
 
     Parameters
     ----------
     cores : int, optional
-        How many this process may run on; by default the system is asked.
+        Cores that this process may use; by default determined from the system.
     """
 
     def __init__(self, cores: int | None = None) -> None:
@@ -63,23 +63,23 @@ class Arithmetic:
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="arithmetic") if two else None
 
     def run(self, commands: Sequence[Command], stores: Mapping[int, PartitionStore]) -> list[UpdateData | None]:
-        """Carry out sums and steps; those of one partition in their order.
+        """Compute sums and steps, those of one partition in their order.
 
         Parameters
         ----------
         commands : sequence of Accumulate or StepPartition
         stores : mapping of int to PartitionStore
-            What they call for memory must be safe to call on two threads.
+            Their allocators must be safe to call from two threads.
 
         Returns
         -------
         list of UpdateData, or None
-            For each command, what a follower needs of a step.
+            For each command, the update for followers, if any.
 
         Raises
         ------
         Exception
-            The first command that failed, by position; later ones of its partition were not tried.
+            Of the first failed command by position; later commands of its partition were not tried.
         """
         if self._helper is None or not _pays(commands):
             return [
@@ -107,10 +107,10 @@ class Arithmetic:
         try:
             helps = self._helper.submit(work)
         except RuntimeError as error:
-            # The system has no thread, or the server ends.  Should it be begun all the same, nothing waits for it.
-            logger.debug("no second thread helps: %s", error)
+            # The system has no thread left, or the server is ending.  Nothing waits for a thread that starts late.
+            logger.debug("sums and steps run on one thread: %s", error)
         work()
-        # If it has not begun by now, nothing is left for it; if it has, it finishes its last partition.
+        # If it has not started by now, nothing is left for it; otherwise it finishes its last partition.
         if helps is not None and not helps.cancel():
             helps.result()
         if errors:
@@ -118,7 +118,7 @@ class Arithmetic:
         return found
 
     def close(self) -> None:
-        """Let the second thread end."""
+        """End the second thread."""
         if self._helper is not None:
             self._helper.shutdown(wait=False, cancel_futures=True)
 
@@ -136,7 +136,7 @@ def _pushed(command: s.Accumulate) -> PushPart:
 
 
 def _is_last(commands: Sequence[Command], position: int) -> bool:
-    """Return whether the step of its partition follows a sum."""
+    """Return whether the next command is the step of the same partition."""
     if position + 1 == len(commands):
         return False
     after = commands[position + 1]
@@ -153,7 +153,7 @@ def _by_partition(commands: Sequence[Command]) -> list[Group]:
 def _pays(commands: Sequence[Command]) -> bool:
     """Return whether a second thread would save time.
 
-    Before a clock is complete other workers compute, and a second core would be taken from them.
+    Before a clock is complete it would take a core from workers that still compute.
     """
     if len(commands) < 4 or sum([isinstance(command, s.StepPartition) for command in commands]) < 2:
         return False
@@ -161,12 +161,12 @@ def _pays(commands: Sequence[Command]) -> bool:
     return sum(_pushed(command).total.nbytes for command in sums) >= SHARED_BYTES
 
 
-#: Commands that are carried out in runs.
+#: Commands that are computed together.
 SUMS = (s.Accumulate, s.StepPartition)
 
 
 class Commands:
-    """Carries out the commands of a server's state on its arrays, streams and waiting requests.
+    """Executes the commands of a server's state on its arrays, streams and open requests.
 
     Called with the server's lock held.
 
@@ -175,14 +175,14 @@ class Commands:
     state : ServerState
         Read, never stepped.
     lean : Lean
-        How parameters travel to workers.
+        How parameters are encoded for workers.
     report : callable
-        Takes what the job master is to be told.
+        Sends a report to the job master.
 
     Attributes
     ----------
-    later : deque
-        Answers that are complete, to be sent without the lock.
+    deferred : deque
+        Complete answers, to be sent without the lock.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Commands:
         self._lean = lean
         self._report = report
         self._arithmetic = Arithmetic()
-        self.later: deque[Later] = deque()
+        self.deferred: deque[DeferredAnswer] = deque()
         self.table: dict[type, Callable[[Any], None]] = {
             s.CreatePartition: partitions.create,
             s.ApplyPush: self._apply_push,
@@ -225,7 +225,7 @@ class Commands:
         }
 
     def run(self, commands: Sequence[s.ServerCommand]) -> None:
-        """Carry out commands in their order; a run of sums and steps is computed together."""
+        """Execute commands in their order; runs of sums and steps are computed together."""
         sums: list[Command] = []
         for command in commands:
             if isinstance(command, SUMS):
@@ -237,18 +237,18 @@ class Commands:
             self.table[type(command)](command)
         if sums:
             self._add_and_step(sums)
-        # They have been queued.
+        # All of them have been queued.
         self._followers.forget_updates()
 
     def stale(self) -> pb.Refusal:
-        """Return the refusal of a part that was routed by an old membership, with the one in force."""
+        """Return the refusal of a part that an old membership routed here; it has the current one."""
         refusal = pb.Refusal(retry=True)
         if self._state.membership is not None:
             refusal.membership.CopyFrom(membership_to_pb(self._state.membership))
         return refusal
 
     def close(self) -> None:
-        """Let the second thread of the arithmetic end."""
+        """End the second thread."""
         self._arithmetic.close()
 
     # ---- arithmetic
@@ -285,7 +285,7 @@ class Commands:
             try:
                 values, exponents = store.pull(clock, part)
             except ProtocolError as error:
-                # A late repeat of a pull that was answered long ago.
+                # A late repeat of a pull that was answered before.
                 request.refuse(pb.Refusal(error=str(error)))
                 return
         request.exchange.settle(x.PullAnswer(part.partition, clock, values, exponents, None, version, unchanged))
@@ -299,34 +299,34 @@ class Commands:
     def _refuse_stale(self, command: s.RefuseStale) -> None:
         _part(command.request).refuse(self.stale())
 
-    # ---- what an owner sends
+    # ---- messages of owners
 
     def _install_snapshot(self, command: s.InstallSnapshot) -> None:
         request = _transfer(command.request)
         assert request.store is not None
         self._partitions.stores[command.partition] = request.store
-        self.later.append(request)
+        self.deferred.append(request)
 
     def _apply_update(self, command: s.ApplyUpdate) -> None:
         request = _transfer(command.request)
         update = update_data(request.header.update, request.message.arrays)
         self._partitions.stores[command.partition].apply_update(update, command.clock, command.splits)
-        self.later.append(request)
+        self.deferred.append(request)
 
     def _drop_update(self, command: s.DropUpdate) -> None:
-        self.later.append(_transfer(command.request))
+        self.deferred.append(_transfer(command.request))
 
     def _refuse_update(self, command: s.RefuseUpdate) -> None:
         request = _transfer(command.request)
         request.refusal = TakenOverError(f"{self._state.name} owns partition {request.header.update.partition} now")
-        self.later.append(request)
+        self.deferred.append(request)
 
-    # ---- the rest
+    # ---- other commands
 
     def _drop_partition(self, command: s.DropPartition) -> None:
         self._writer.before_change(command.partition)
         self._partitions.drop(command.partition)
-        # Unless others come in its place: they need as much.
+        # Only once all are dropped: others that move in would reuse the memory.
         if all(state.holding is Holding.DROPPED for state in self._state.partitions.values()):
             self._partitions.give_back()
 

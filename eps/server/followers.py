@@ -1,4 +1,4 @@
-"""Partitions that leave a server, and the updates after them, on an ordered stream to each follower.
+"""Ordered streams to followers: snapshots of partitions, and the updates after them.
 
 Source: EPS §3.1.2 (server-to-server transmission beside training), §3.3 Fig. 12; design section 5 (followers).
 """
@@ -25,35 +25,35 @@ from eps.server.partitions import Partitions
 
 logger = logging.getLogger(__name__)
 
-#: Bytes that may wait for a follower; beyond it, workers wait: a slow follower slows training and never fills memory.
+#: Bytes that may be queued for a follower.  Beyond it workers wait: a slow follower slows training but fills no memory.
 MOST_WAITING_BYTES = 256 << 20
 SEND_TIMEOUT_S = 120.0
-#: Times that a message is sent before its follower is given up.
+#: How often a message is sent before the follower counts as unreachable.
 ATTEMPTS = 4
 RECONNECT_S = 0.1
-#: Messages on the way at the same time: while one is installed over there, the next one travels and the one after it
-#: gets its checksum here.
+#: Messages in flight: while the follower installs one, the next is on the wire, and the one after it gets its checksum
+#: here.
 WINDOW = 3
 
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """A snapshot, an update or a promotion on its way to a follower."""
+    """A snapshot, an update or a promotion that is sent to a follower."""
 
     message: Message
     size_bytes: int
-    #: What its acknowledgement tells the server's state.
+    #: The event for the server's state when it is acknowledged.
     acked: s.UpdateAcked | None = None
     sent: Future[Message] | None = None
 
 
 class FollowerStream:
-    """Sends snapshots, updates and promotions to one follower, in order, beside training.
+    """Sends snapshots, updates and promotions to one follower, in order, while training continues.
 
-    One thread iterates over :meth:`acknowledged`, which sends.  A message with a seal is sealed there, so that
-    checksums cost the training nothing.  One stream serves every partition that goes to the follower for a plan: an
-    update that it refuses because it owns that partition now (:class:`~eps.errors.TakenOverError`) is dropped, never
-    counted as acknowledged, and ends nothing.
+    One thread iterates over :meth:`acknowledged`, which sends.  It also computes the checksums of messages with a seal,
+    so that training does not wait for them.  One stream carries all partitions that go to the follower for a plan.  The
+    follower refuses updates of a partition that it owns by now (:class:`~eps.errors.TakenOverError`); such an update is
+    dropped, does not count as acknowledged, and the stream continues.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class FollowerStream:
         self._stopped = False
 
     def send(self, transfer: Transfer) -> None:
-        """Queue a transfer; never blocks.  After the end of the stream it does nothing."""
+        """Queue a transfer; never blocks.  No effect once the stream has ended."""
         with self._changed:
             if not self._stopped:
                 self._waiting.append(transfer)
@@ -82,12 +82,12 @@ class FollowerStream:
                 self._changed.notify_all()
 
     def wait_for_room(self) -> s.SendingFailed | None:
-        """Wait until the follower has caught up so far that more may be queued; call without any lock.
+        """Wait until the queue to the follower is short enough; call without any lock.
 
         Returns
         -------
         SendingFailed or None
-            The stream has ended here, because the follower took too long.
+            Not None if the follower took too long and this call ended the stream.
         """
         with self._changed:
             room = self._changed.wait_for(
@@ -95,25 +95,25 @@ class FollowerStream:
             )
         if room:
             return None
-        return self.fail(DeadlineError(f"{self.address} did not take what waits for it within {SEND_TIMEOUT_S:g} s"))
+        return self.fail(DeadlineError(f"{self.address} did not receive queued updates within {SEND_TIMEOUT_S:g} s"))
 
     def acknowledged(self) -> Iterator[Transfer | s.SendingFailed]:
         """Send until the stream is stopped; yield each transfer that the follower has acknowledged.
 
-        If something cannot be sent, yield ``SendingFailed`` last, unless :meth:`wait_for_room` has returned it.
+        If sending fails, ``SendingFailed`` is yielded last, unless :meth:`wait_for_room` has returned it.
         """
         try:
             yield from self._send_all()
         except Exception as error:
             if not isinstance(error, EpsError):
-                # No memory for a message, say: a stream that ends without a word would hold up every pull for good.
+                # For example a lack of memory.  A stream that ends silently would block every pull forever.
                 logger.exception("sending to %s failed", self.address)
             failed = self.fail(error)
             if failed is not None:
                 yield failed
 
     def fail(self, error: Exception) -> s.SendingFailed | None:
-        """End the stream; return what the state is to be told, or None where the stream had ended before."""
+        """End the stream; return the event for the state, or None if the stream had ended before."""
         with self._changed:
             if self._stopped:
                 return None
@@ -123,7 +123,7 @@ class FollowerStream:
         return s.SendingFailed(self._plan_id, self._to, why)
 
     def stop(self) -> None:
-        """Send nothing more; what waits is dropped."""
+        """End the stream; queued transfers are dropped."""
         with self._changed:
             self._stop()
 
@@ -133,9 +133,9 @@ class FollowerStream:
         Raises
         ------
         PeerUnavailableError
-            The follower cannot be reached after :data:`ATTEMPTS` attempts.
+            The follower was unreachable in :data:`ATTEMPTS` attempts.
         EpsError
-            It did not answer in time, or refused something else than an update of a partition that it owns.
+            It did not answer in time, or refused anything but an update of a partition that it owns.
         """
         attempts = 0
         while True:
@@ -149,7 +149,7 @@ class FollowerStream:
                 for transfer in window:
                     if transfer.sent is None:
                         transfer.sent = self._peers.to(self.address).request(transfer.message)
-                # Those behind it are looked at when it is their turn.
+                # Later ones are awaited in their turn.
                 self._await(window[0])
             except PeerUnavailableError as error:
                 attempts += 1
@@ -157,15 +157,15 @@ class FollowerStream:
                     raise
                 logger.info("the connection to %s broke: %s", self.address, error)
                 with self._changed:
-                    # What arrives twice is dropped there.
+                    # The receiver drops duplicates.
                     for transfer in self._waiting:
                         transfer.sent = None
                     if self._changed.wait_for(lambda: self._stopped, RECONNECT_S):
                         return
                 continue
             except TakenOverError as error:
-                # Of this partition the next membership tells, if this server is still of the job.  It begins no new
-                # stream for the others: they go on with this one.
+                # The next membership takes this partition away, if this server is still in the job.  Other partitions
+                # continue on this stream.
                 logger.warning("%s", error)
                 acknowledged = False
             attempts = 0
@@ -187,7 +187,7 @@ class FollowerStream:
             raise DeadlineError(f"{self.address} did not answer within {SEND_TIMEOUT_S:g} s") from error
 
     def _stop(self) -> None:
-        """Stop; called with the lock."""
+        """End the stream; called with the lock held."""
         self._stopped = True
         self._waiting.clear()
         self._waiting_bytes = 0
@@ -211,21 +211,21 @@ class Followers:
         self._state = state
         self._partitions = partitions
         self._peers = peers
-        #: Where servers listen.
+        #: Addresses of servers.
         self.addresses: dict[MemberId, Address] = {}
         #: By plan and follower.
         self._streams: dict[tuple[int, MemberId], FollowerStream] = {}
-        #: Streams that no thread drives yet.
+        #: Streams whose thread is not started yet.
         self.begun: deque[FollowerStream] = deque()
         self._last_update: dict[int, UpdateData] = {}
 
     # ---- commands
 
     def send_snapshot(self, command: s.SendSnapshot) -> None:
-        """Copy a partition now and send the copy."""
+        """Copy a partition and send the copy."""
         partition, plan_id, counters = command.partition, command.plan_id, command.counters
         blob, size_bytes = self._partitions.stores[partition].snapshot()
-        # The registration moves with the partition: no worker has to send its keys again.
+        # Key sets move with the partition, so that no worker has to resend its keys.
         keysets = self._partitions.keysets.of(partition)
         header = x.simple(
             "snapshot",
@@ -238,13 +238,13 @@ class Followers:
             duplicates_refused=counters.duplicates_refused,
             keysets=tuple(keysets),
         )
-        # Its checksum is taken when it is sent, by the stream's thread.
+        # The stream's thread computes the checksum.
         message = Message(header, (*blob, *keysets.values()), Seal())
         acked = s.UpdateAcked(plan_id, partition, command.to, command.sequence)
         self._stream(plan_id, command.to).send(Transfer(message, size_bytes, acked))
 
     def send_update(self, command: s.SendUpdate) -> None:
-        """Send the update that was kept for a partition."""
+        """Send the kept update of a partition."""
         update = self._last_update[command.partition]
         header = x.simple(
             "update",
@@ -267,24 +267,24 @@ class Followers:
         self._stream(command.plan_id, command.to).send(Transfer(Message(header), len(header)))
 
     def stop_sending(self, command: s.StopSending) -> None:
-        """End the stream to a follower, unless other partitions go on being sent there for the plan."""
+        """End the stream to a follower, unless it still carries other partitions for the plan."""
         if not self._state.sends(command.plan_id, command.to):
             stream = self._streams.pop((command.plan_id, command.to), None)
             if stream is not None:
                 stream.stop()
 
-    # ---- beside commands
+    # ---- updates and streams
 
     def keep_update(self, partition: int, update: UpdateData) -> None:
-        """Keep an update for the commands that send it, which come with the step's own."""
+        """Keep an update for the send commands that follow the step."""
         self._last_update[partition] = update
 
     def forget_updates(self) -> None:
-        """Drop the updates: they have been queued, and what is acknowledged is memory for the next one."""
+        """Drop the kept updates: they are queued, and their memory can be reused once acknowledged."""
         self._last_update.clear()
 
     def note(self, transfer: Transfer | s.SendingFailed) -> s.UpdateAcked | s.SendingFailed | None:
-        """Take what a stream yields; return what the state is to be told."""
+        """Return the event for the state that follows from a result of a stream, or None."""
         if isinstance(transfer, s.SendingFailed):
             return transfer
         acked, seal = transfer.acked, transfer.message.seal
@@ -295,7 +295,7 @@ class Followers:
         return acked
 
     def streams_of(self, partitions: Iterable[int]) -> list[FollowerStream]:
-        """Return the streams that pushes to ``partitions`` will add to: one that is slow slows no other partition."""
+        """Return the streams that carry updates of these partitions; only those slow down their pushes."""
         if not self._streams:
             return []
         found = {}
@@ -308,7 +308,7 @@ class Followers:
         return list(found.values())
 
     def stop(self) -> None:
-        """Send nothing more."""
+        """End all streams."""
         for stream in self._streams.values():
             stream.stop()
 

@@ -1,11 +1,11 @@
-"""The keys that the workers of a sparse job push clock after clock, as a compact table.
+"""The keys that the workers of a sparse job push clock after clock, in a compact table.
 
-While the same key sets contribute, their union is known: parameters, slots and sum lie side by side there, and a key
-set is a list of positions in it.  A clock then touches memory of the size of the union, in order, and the step is dense
-and out of place, so that the version before stays readable.
+While the same key sets contribute, their union is known.  The table holds parameters, slots and sum of the union side
+by side, and a key set is a list of positions in it.  So a clock touches memory of the size of the union, in order.  The
+step is dense and out of place, so the previous version stays readable.
 
-A table may have more keys than a clock touches: a step with a zero gradient is what :mod:`eps.ml.steps` would replay
-later, to the bit.  It needs no more than this to be exact: keys that enter are caught up to the clock first, and
+A table may have more keys than a clock touches: their step with a zero gradient is, to the bit, what
+:mod:`eps.ml.steps` would replay later.  Two rules keep it exact: keys are caught up to the clock before they enter, and
 :meth:`HotKeys.write_back` brings the partition's arrays up to date.
 
 Without it a clock takes 1.4 times as long with SGD and 1.9 times with Adam (32 partitions of 30,000 keys, of which each
@@ -29,24 +29,24 @@ from eps.ml.grid import Blocks
 from eps.ml.optim import Optimizer
 from eps.ml.steps import Formed, Summed, step_out_of_place
 
-#: Beyond this share of a partition's keys all of them are the table: as fast, and without a second set of arrays.
+#: Beyond this share of a partition's keys the table has all of them: as fast, and without a second set of arrays.
 MOST_OF_A_PARTITION = 0.25
-#: Partitions with no more keys have positions of 32 bits.
+#: Partitions with at most this many keys have positions of 32 bits.
 _UINT32_KEYS = 1 << 32
 
 
 class Table:
-    """Some keys of a partition, or all of them, in order: where key sets are among them, and their parameters.
+    """Some or all keys of a partition, in order: their parameters, and the positions of key sets among them.
 
     Parameters
     ----------
     places : ndarray of int64, ascending, or None
-        Places of the keys in the partition; None: all.
+        Positions of the keys in the partition; None means all.
     start, size : int
-        First global key of the partition, and how many it has.
+        First global key of the partition, and its number of keys.
     block_keys : int
     values, mask : ndarray
-        Of the keys: parameters, and which are penalised (or None).
+        Of the keys: parameters, and which of them take penalties (None: all).
     slots : list of ndarray
     """
 
@@ -63,14 +63,14 @@ class Table:
         self.places = places
         self._start = start
         self._size = size
-        #: The keys as global ones.
+        #: The global keys; None means all of the partition.
         self.keys = None if places is None else places + start
         self.blocks = Blocks(block_keys, start, size, self.keys)
         self.values, self.slots, self._mask = values, slots, mask
-        #: Key sets that the table was built of; empty where it was built for a follower.
+        #: Key sets from which the table was built; empty if it was built for a follower.
         self.names: frozenset[bytes] = frozenset()
         self._positions: dict[bytes, np.ndarray] = {}
-        #: The version before, as far as it is kept, and memory for the next one.
+        #: The previous version, while it is kept, and memory for the next one.
         self.previous: np.ndarray | None = None
         self._spare: np.ndarray | None = None
 
@@ -78,22 +78,22 @@ class Table:
         return len(self.values)
 
     def find(self, keyset: bytes, keys: np.ndarray | None, keep: bool = False) -> tuple[bool, np.ndarray | None]:
-        """Return whether a key set is part of the table, and its positions there.
+        """Return whether the table contains a key set, and the key set's positions.
 
         Parameters
         ----------
         keyset : bytes
-            Digest of the keys; empty for all of them.
+            Digest of the keys; empty means all keys.
         keys : ndarray of int64, ascending, or None
             Global keys.
         keep : bool
-            Remember the positions under the digest.
+            Whether to cache the positions under the digest.
 
         Returns
         -------
         bool
         ndarray of uint32 (or int64), or None
-            None too where every key of the partition is meant.
+            Also None if the key set is the whole partition.
         """
         if keys is None:
             return self.places is None, None
@@ -108,32 +108,32 @@ class Table:
                 if not np.array_equal(self.keys[found], keys):
                     return False, None
             if self._size <= _UINT32_KEYS:
-                # Half the memory to read with every push and pull.
+                # Halves the memory that every push and pull reads.
                 found = found.astype(np.uint32)
             if keep and keyset:
                 self._positions[keyset] = found
         return True, found
 
     def knows(self, keyset: bytes) -> bool:
-        """Return whether the positions of a key set are remembered."""
+        """Return whether the positions of a key set are cached."""
         return keyset in self._positions
 
     def keys_of(self, keyset: bytes) -> np.ndarray | None:
-        """Return the global keys of a key set that was found and kept; None for all of them."""
+        """Return the global keys of a cached key set; None means all."""
         if not keyset:
             return None
         found = self._positions[keyset]
         return found.astype(np.int64) + self._start if self.keys is None else self.keys[found]
 
     def name(self, names: frozenset[bytes]) -> None:
-        """Note of which key sets the table is built; forget where others are."""
+        """Set the key sets of the table, and forget cached positions of others."""
         self.names = names
         self._positions = {name: found for name, found in self._positions.items() if name in names}
 
     def step(
         self, optimizer: Optimizer, closed: Summed, samples: int, clock: int, keep_gradient: bool
     ) -> np.ndarray | None:
-        """Apply the step of a clock to every key; the version before stays readable."""
+        """Apply the step of a clock to every key; the previous version stays readable."""
         self.drop_previous()
         before, self.previous = self.values, self.values
         after = np.empty_like(before) if self._spare is None else self._spare
@@ -145,12 +145,12 @@ class Table:
         return gradient
 
     def keep_values(self) -> None:
-        """Close a clock whose step changes nothing: the version before is this one."""
+        """Close a clock whose step changes nothing: both versions are the same array."""
         self.drop_previous()
         self.previous = self.values
 
     def drop_previous(self) -> None:
-        """Keep the version before no longer."""
+        """Free the previous version."""
         if self.previous is not None:
             if self.previous is not self.values:
                 self._spare = self.previous
@@ -158,7 +158,7 @@ class Table:
 
 
 class HotKeys:
-    """Parameters, slots and clocks of the keys [start, start + p) under BSP, some of them in a table.
+    """Parameters, slots and clocks of the keys [start, start + p) under BSP, with frequent keys in a table.
 
     Parameters
     ----------
@@ -167,15 +167,15 @@ class HotKeys:
     start : int
         First global key of the partition.
     values : ndarray, shape (p,), float32
-        Parameters; from now on this object's, like all arrays given.
+        Parameters.  All given arrays belong to this object from now on.
     slots : list of ndarray, shape (p,), float32
     last : ndarray, shape (p,), int32, or None
-        Clocks that each key has had; None where a step with a zero gradient changes nothing.
+        Clocks that each key has had; None if a step with a zero gradient changes nothing.
     penalised : ndarray, shape (p,), bool, or None
     clock : int
         Clocks that the partition has had.
     empty : callable
-        Returns memory for so many float32; what is read lies in it.
+        Returns memory for a number of float32; results of reads are stored in it.
     """
 
     def __init__(
@@ -195,13 +195,13 @@ class HotKeys:
         self._start = start
         self._penalised = penalised
         self._empty = empty
-        self._lay(values, slots, last, clock)
+        self._reset(values, slots, last, clock)
 
-    def _lay(self, values: np.ndarray, slots: list[np.ndarray], last: np.ndarray | None, clock: int) -> None:
+    def _reset(self, values: np.ndarray, slots: list[np.ndarray], last: np.ndarray | None, clock: int) -> None:
         #: Arrays of the partition; up to date after :meth:`write_back`.
         self.values, self.slots, self.last = values, slots, last
         self.clock = clock
-        #: Key sets that contributed to the clock: those in the table, and the keys of the others.
+        #: Key sets that contributed to the clock: those in the table, and the others with their keys.
         self._known: set[bytes] = set()
         self._strays: dict[bytes, np.ndarray | None] = {}
         self._set_table(np.empty(0, np.int64))
@@ -212,17 +212,17 @@ class HotKeys:
             values, slots = values[places], [slot[places] for slot in slots]
             mask = None if mask is None else mask[places]
         self.table = Table(places, self._start, len(self.values), self._block_keys, values, slots, mask)
-        #: Whether the partition's arrays are behind the table.
+        #: Whether the table is newer than the partition's arrays.
         self._ahead = False
 
     @property
     def places(self) -> np.ndarray | None:
-        """Places of the table's keys in the partition, ascending; None: all."""
+        """Positions of the table's keys in the partition, ascending; None means all."""
         return self.table.places
 
     def install(self, values: np.ndarray, slots: list[np.ndarray], last: np.ndarray, clock: int) -> None:
-        """Take over other arrays."""
-        self._lay(values, slots, None if self.last is None else last, clock)
+        """Replace all arrays."""
+        self._reset(values, slots, None if self.last is None else last, clock)
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """Return copies of (values, last, slots), up to date."""
@@ -233,15 +233,15 @@ class HotKeys:
     # ---- key sets
 
     def begin_clock(self) -> None:
-        """Keep the version before no longer: a clock gets its first push."""
+        """Start a clock with its first push: frees the previous version."""
         self.table.drop_previous()
         self._known.clear()
         self._strays.clear()
 
     def contribute(self, keyset: bytes, keys: np.ndarray | None) -> tuple[Table | None, np.ndarray | None]:
-        """Return what the clock's sum is over, and where the keys that were pushed are there.
+        """Return over which keys the clock's sum runs, and the positions of the pushed keys there.
 
-        That is the table, until a key set is pushed that is not in it; then, None, the partition.
+        That is the table until a key set is pushed that the table lacks; from then on None, the partition.
         """
         known, positions = self.table.find(keyset, keys, keep=True)
         if known:
@@ -251,13 +251,13 @@ class HotKeys:
         return (None, None) if self._strays else (self.table, positions)
 
     def settle(self) -> Table:
-        """Make the table what this clock touched, which is then stepped; return it."""
+        """Make the table the keys that this clock touched, and return it for the step."""
         if self._strays or self.table.names != self._known:
             self._rebuild({**{name: self.table.keys_of(name) for name in self._known}, **self._strays})
         return self.table
 
     def _rebuild(self, keysets: Mapping[bytes, np.ndarray | None]) -> None:
-        """Make the table the union of some key sets: digest -> global keys; None for all of them."""
+        """Rebuild the table as the union of key sets: digest -> global keys, where None means all."""
         names = frozenset(keysets)
         if names == self.table.names and names:
             return
@@ -271,7 +271,7 @@ class HotKeys:
         self.table.name(names)
 
     def _set_places(self, places: np.ndarray | None) -> None:
-        """Make the table the keys at these places of the partition, or all keys."""
+        """Rebuild the table with the keys at these positions of the partition; None means all."""
         now = self.table.places
         if places is now or (places is not None and now is not None and np.array_equal(places, now)):
             return
@@ -283,7 +283,7 @@ class HotKeys:
     # ---- steps
 
     def step(self, closed: Summed, samples: int, clock: int, keep_gradient: bool) -> np.ndarray | None:
-        """Apply the step of a clock to every key of the table; the version before stays readable.
+        """Apply the step of a clock to every key of the table; the previous version stays readable.
 
         Parameters
         ----------
@@ -296,19 +296,19 @@ class HotKeys:
         Returns
         -------
         ndarray, float32, or None
-            The whole gradient, if it is to be kept.
+            The whole gradient if ``keep_gradient``.
         """
         gradient = self.table.step(self._optimizer, closed, samples, clock, keep_gradient)
         self._ahead, self.clock = True, clock + 1
         return gradient
 
     def follow(self, gradient: np.ndarray, places: np.ndarray | None, clock: int) -> None:
-        """Apply the step of a clock as the owner did."""
+        """Apply the owner's step of a clock."""
         self._set_places(places)
         self.step(Formed(gradient), 1, clock, keep_gradient=False)
 
     def keep_values(self) -> None:
-        """Close a clock whose step changes nothing: the version before is this one."""
+        """Close a clock whose step changes nothing: both versions are the same array."""
         self.table.keep_values()
         self._ahead = True
         self.clock += 1
@@ -334,17 +334,17 @@ class HotKeys:
 
     @property
     def has_previous(self) -> bool:
-        """Whether the version before is kept."""
+        """Whether the previous version is kept."""
         return self.table.previous is not None
 
     def read(self, keyset: bytes, keys: np.ndarray | None, previous: bool) -> np.ndarray:
-        """Return parameters of the partition's clock, or of the one before, that are never changed later.
+        """Return parameters of the current or the previous version, in an array that never changes later.
 
         Parameters
         ----------
         keyset : bytes
         keys : ndarray of int64, ascending, or None
-            Global keys; None is all.
+            Global keys; None means all.
         previous : bool
         """
         table, out = self.table, self._empty(len(self.values) if keys is None else len(keys))
@@ -368,7 +368,7 @@ class HotKeys:
         return out
 
     def _outside(self, places: np.ndarray, clock: int) -> np.ndarray:
-        """Return the parameters at places that are not in the table."""
+        """Return the parameters at positions outside the table."""
         if self.last is None:
             found: np.ndarray = self.values[places]
             return found

@@ -1,9 +1,9 @@
-"""Partitions that come to a server: their memory, ready before they do, and their arrays, taken in once they have.
+"""Receives partitions: prepares their memory before they arrive, and stores their arrays afterwards.
 
-A byte of new memory is expensive the first time that it is touched, far more than to send, to check and to copy it.  So
-that is done before the partitions are sent, while the job trains and nothing waits, by a thread that yields to others;
-and what arrives is kept where it was received, or copied once, into memory that is ready.  Without memory that is ready
-the arrival of 240 MB takes 9 to 20 times as long (a virtual machine; 2 to 9 s against 0.25 to 0.55 s).
+The first touch of new memory is expensive, far more than sending, checking and copying a byte.  So a low-priority
+thread touches the memory before the partitions are sent, while the job trains.  Received arrays are kept in place, or
+copied once into prepared memory.  Without it the arrival of 240 MB takes 9 to 20 times as long (a virtual machine; 2 to
+9 s against 0.25 to 0.55 s).
 
 Source: EPS §3.1.2 (server-to-server transmission beside training), Fig. 6 (the new server is prepared first).
 """
@@ -27,29 +27,29 @@ from eps.spec.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-#: More than the small arrays of a snapshot take, in float32.
+#: Upper bound for the small arrays of a snapshot, in float32.
 _SMALL_KEYS = 16 << 10
-#: Most memory that is got ready, in bytes: what is freed beyond it does not stay with the process.
+#: Most memory that is prepared, in bytes: the process does not retain more when it is freed.
 MOST_READY_BYTES = MOST_IDLE_BYTES
-#: How long a plan waits for it: on a busy machine training may leave little time.
+#: Longest preparation, for which a plan waits: on a busy machine training may leave little time.
 MOST_READY_S = 5.0
-#: Of the thread that touches memory: training goes first.
+#: Niceness of the thread that touches memory: training has priority.
 _NICE = 19
-#: A copied piece is still in the cache when it gets its checksum.
+#: Size of copied pieces, so that a piece is still in the cache when its checksum is computed.
 _PIECE_BYTES = 1 << 18
-#: An array is kept where it was received if it is all but this part of what was received with it.
+#: A received array is kept in place if at most this share of its memory holds other data.
 _MOST_WASTE = 1 / 16
 
 
 class Preparations:
-    """Gets memory ready for the partitions of each plan that adds this server.
+    """Prepares memory for the partitions of each plan that adds this server.
 
     Parameters
     ----------
     runtime : Runtime
     van : Van
     report : callable
-        Takes what the job master is to be told.
+        Sends a report to the job master.
     """
 
     def __init__(self, runtime: Runtime, van: Van, report: Callable[[m.Report], None]) -> None:
@@ -62,9 +62,9 @@ class Preparations:
         self._stopped = False
 
     def begin(self, done: m.ListsUpdated, partitions: Sequence[int]) -> None:
-        """Report ``done`` when the arrays of ``partitions`` can be received; at once where nothing is to be done.
+        """Report ``done`` when the arrays of ``partitions`` can be received; at once if nothing is to be prepared.
 
-        An order that is repeated while its memory is being touched is answered when that is done.
+        A repeated order is answered when the preparation ends.
         """
         plan_id = done.plan_id
         with self._lock:
@@ -78,7 +78,7 @@ class Preparations:
         self._report(done)
 
     def stop(self) -> None:
-        """Touch nothing more."""
+        """Stop the preparation."""
         self._stopped = True
 
     def _run(self, done: m.ListsUpdated, partitions: Sequence[int]) -> None:
@@ -86,8 +86,8 @@ class Preparations:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
             self._touch(partitions)
         except (MemoryError, OSError) as error:
-            # It only makes them come slower, if there is memory for them at all.
-            logger.warning("no memory is ready ahead for plan %d: %s", done.plan_id, error)
+            # Arrival is only slower without, if there is memory at all.
+            logger.warning("memory for plan %d was not prepared: %s", done.plan_id, error)
         finally:
             with self._lock:
                 self._under_way.discard(done.plan_id)
@@ -95,11 +95,11 @@ class Preparations:
             self._report(done)
 
     def _touch(self, partitions: Sequence[int]) -> None:
-        """Touch and free the memory of snapshots and of the first steps; who asks for as much next gets it."""
+        """Touch and free the memory of snapshots and first steps; later allocations of these sizes reuse it."""
         runtime, van = self._runtime, self._van
         slots = len(runtime.optimizer.initial_slots(np.empty(0, np.float32), None))
         dense = runtime.settings.bsp and not runtime.sparse
-        # All of it is asked for before any is freed: the same memory is not to be touched twice.
+        # All of it is allocated before any is freed, so that no memory is touched twice.
         first: list[np.ndarray] = []
         versions: list[np.ndarray] = []
         sums: list[np.ndarray] = []
@@ -109,44 +109,44 @@ class Preparations:
             room_bytes -= 4 * length * (1 + slots + 2 * dense)
             if room_bytes < 0:
                 break
-            # What is received, where it is not lent, has small arrays beside the parameters.
+            # Unless the van lends memory, parameters are received together with small arrays.
             first.append(van.empty(length if van.lends else length + length // 64 + _SMALL_KEYS, np.float32))
             first += [np.empty(length, np.float32) for _ in range(slots)]
             if dense:
                 versions.append(van.empty(length, np.float32))
                 sums.append(np.empty(length, np.float32))
         deadline_s = time.monotonic() + MOST_READY_S
-        # In the order of their use.
+        # In the order of use.
         for array in (*first, *versions, *sums):
             if self._stopped or time.monotonic() > deadline_s:
                 break
             touch(array)
         if partitions:
-            # The kernels of a partition are loaded with the first one.
+            # Loads the kernels, which happens with the first partition.
             PartitionStore(runtime, partitions[0], None)
 
 
-def take_in(message: Message, van: Van) -> tuple[list[np.ndarray], str]:
-    """Return the arrays of a snapshot as this server's own, and the checksum of the message that brought them.
+def own_arrays(message: Message, van: Van) -> tuple[list[np.ndarray], str]:
+    """Return the arrays of a snapshot as this server's own, and the checksum of their message.
 
     Parameters
     ----------
     message : Message
-        As it was received.  The caller does not use its arrays afterwards.
+        As received; the caller must not use its arrays afterwards.
     van : Van
 
     Returns
     -------
     arrays : list of ndarray
-        Writable.  The first of float32, the parameters, lies where the van sends from with the fewest copies.
+        Writable.  The first of float32, the parameters, lies where the van sends with the fewest copies.
     checksum : str
-        That of :func:`eps.net.arrays.frames.checksum_of`: of what is kept, not of what was read, where it had to be
-        taken here, and else what was taken while it came.
+        See :func:`eps.net.arrays.frames.checksum_of`.  Computed on arrival if possible, otherwise here from the stored
+        arrays.
     """
     arrays, arrived = message.arrays, "" if message.seal is None else message.seal.arrived
     checksum = Checksum(message.header)
     taken = []
-    # Only what is read by others is worth memory of the van.
+    # The van's memory is scarce: only the parameters, which others read, are stored in it.
     parameters = next((array for array in arrays if array.dtype == np.float32), None)
     for array in arrays:
         if _keepable(array, van):
@@ -166,7 +166,7 @@ def take_in(message: Message, van: Van) -> tuple[list[np.ndarray], str]:
 
 
 def _keepable(array: np.ndarray, van: Van) -> bool:
-    """Return whether an array lies in memory of this process that holds little else, of the kind that the van gives."""
+    """Return whether an array can stay where it was received: in private memory that holds little else."""
     if van.lends or not array.flags.writeable or array.ndim != 1 or not array.nbytes:
         return False
     whole: np.ndarray = array

@@ -1,4 +1,4 @@
-"""A server process: wiring of session, data plane and shell.
+"""The server process: wires session, data plane and shell together.
 
 Source: EPS §2.2, §5.2.
 """
@@ -44,7 +44,7 @@ class Server:
         self.name = context.container_id
 
     def run(self) -> int:
-        """Register, serve until told to end, and return the exit code."""
+        """Register, serve until shut down, and return the exit code."""
         listener = self._van.listen(self._handle, self._context.host)
         assert self._context.master_address is not None
         session = MemberSession(
@@ -64,7 +64,7 @@ class Server:
         self._shell = ServerShell(runtime, self.name, self._van, session.report)
         self._ready.set()
         logger.info("S[%s] M ready at %s", self.name, listener.address)
-        # No member needs anything of it after that: the end of the process gives nearly everything back.
+        # No member needs this process any more, so most resources are left to its exit.
         self._ended.wait()
         self._shell.end_writing()
         self._say_end()
@@ -85,19 +85,19 @@ class Server:
 
     def _on_session_end(self, error: EpsError | None) -> None:
         if error is not None and not self._ended.is_set():
-            self._end(1, f"the job master is gone: {error}")
+            self._end(1, f"the job master is unreachable: {error}")
 
     def _end(self, exit_code: int, reason: str) -> None:
         logger.info("S[%s] %s", self.name, TRAFFIC)
         self._exit_code, self._reason = exit_code, reason
         self._ended.set()
         if not self._ready.is_set():
-            # Told to end before the welcome: nothing was begun that would need an orderly end.
+            # Shut down before the welcome: nothing has started that needs an orderly end.
             self._say_end()
             os._exit(exit_code)
 
     def _say_end(self) -> None:
-        # Last: of a container that failed, YARN tells what it wrote last.
+        # Must be the last line: YARN reports the end of a failed container's log.
         logger.info("S[%s] M ends: %s", self.name, self._reason)
 
 

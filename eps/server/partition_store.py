@@ -1,13 +1,12 @@
-"""The arrays of one partition: parameters, optimizer slots, the clock's sum, the version before.
+"""The arrays of one partition: parameters, optimizer slots, the clock's sum, the previous version.
 
-Not thread-safe; the server's lock guards it.  Decides nothing: what to do, and whether, is ``eps.core.server_state``'s.
-Nothing that it is given is kept, but for the arrays of :meth:`PartitionStore.install`: requests lend their arrays until
-they are answered.
+Not thread-safe; the server's lock guards it.  It decides nothing: ``eps.core.server_state`` does.  It keeps no arrays
+of its callers, except those of :meth:`PartitionStore.install`: a request's arrays are valid until it is answered.
 
-Memory: parameters, slots, the memory of the clock's sum, and the version before, which goes when the next clock
-begins: the first contribution of a clock proves that every partition completed the clock before (its sender pulled all
-of them), so that no worker needs the version before any more.  A step goes over them once, in parts that fit into the
-cache.
+Memory: parameters, slots, the clock's sum and the previous version.  The previous version is freed when the next clock
+begins.  The first contribution of a clock proves that every partition has completed the clock before, because its
+sender pulled all of them.  So no worker needs the previous version any more.  A step passes over memory once, in chunks
+that fit into the cache.
 
 Source: EPS §2.2 Fig. 1c (steps of a server); design section 5; reproducible.md; performance.md section 3.
 """
@@ -33,17 +32,17 @@ from eps.spec.runtime import Runtime
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UpdateData:
-    """A step as it was applied: what a follower needs to apply the same."""
+    """A step as it was applied, which a follower repeats."""
 
     gradient: np.ndarray
-    #: Positions in the partition, ascending, int64; None: every key.
+    #: Positions in the partition, ascending, int64; None means every key.
     keys: np.ndarray | None
-    #: The grid's exponents after it, int16 by block; empty where sums are not reproducible.
+    #: Exponents of the grid after the step, int16 by block; empty if sums are not reproducible.
     exponents: np.ndarray
     rate_scale: float
 
 
-#: Below this many they are counted one by one.
+#: At most this many splits are counted one by one.
 _FEW_SPLITS = 16
 
 
@@ -52,9 +51,9 @@ def _empty(length: int) -> np.ndarray:
 
 
 class AllKeys:
-    """Parameters and slots of a partition, every key of which is stepped.
+    """Parameters and slots of a partition in which every key takes every step.
 
-    :class:`~eps.server.hot_keys.HotKeys` is the same for sparse jobs under BSP.
+    :class:`~eps.server.hot_keys.HotKeys` is the counterpart for sparse jobs under BSP.
 
     Parameters
     ----------
@@ -62,18 +61,18 @@ class AllKeys:
     start : int
         First global key of the partition.
     values : ndarray, shape (p,), float32
-        Parameters; from now on this object's, like all arrays given.
+        Parameters.  All given arrays belong to this object from now on.
     slots : list of ndarray, shape (p,), float32
     penalised : ndarray, shape (p,), bool, or None
     replaces : bool
-        A step writes the parameters to other memory (BSP); otherwise they change in place.
+        Whether a step writes the parameters to other memory (BSP) instead of changing them in place.
     empty, empty_after : callable
-        As of :class:`PartitionStore`.
+        See :class:`PartitionStore`.
     """
 
     #: Every key has had every clock.
     last: np.ndarray | None = None
-    #: Every key is stepped.
+    #: Every key takes every step.
     places: np.ndarray | None = None
 
     def __init__(
@@ -97,31 +96,31 @@ class AllKeys:
         self._previous: np.ndarray | None = None
 
     def install(self, values: np.ndarray, slots: list[np.ndarray], last: np.ndarray, clock: int) -> None:
-        """Take over other arrays."""
+        """Replace all arrays."""
         self.values, self.slots, self._previous = values, slots, None
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """Return (values, last, slots), which are never changed later."""
+        """Return (values, last, slots), which never change later."""
         values = self.values if self._replaces else self.values.copy()
         return values, np.empty(0, np.int32), [slot.copy() for slot in self.slots]
 
     def begin_clock(self) -> None:
-        """Keep the version before no longer: a clock gets its first push."""
+        """Start a clock with its first push: frees the previous version."""
         self._previous = None
 
     def contribute(self, keyset: bytes, keys: np.ndarray | None) -> tuple[Table | None, None]:
-        """Return what the clock's sum is over, and where these keys are there: all of the partition."""
+        """Return over which keys the clock's sum runs: always the partition."""
         return None, None
 
     def settle(self) -> Table | None:
-        """Return what is stepped: all of the partition."""
+        """Return the keys to step: always the partition."""
         return None
 
     def step(self, closed: Summed, samples: int, clock: int, keep_gradient: bool) -> np.ndarray | None:
-        """Apply the step of a clock out of place; return the gradient, float32, if it is to be kept."""
-        # Readers may still send the old array, so it is replaced, never changed.
+        """Apply the step of a clock out of place; return the gradient, float32, if ``keep_gradient``."""
+        # The old array is replaced, never changed, because readers may still be sending it.
         values = self._empty(len(self.values)) if self._empty_after is None else self._empty_after(clock)
-        # It travels to a follower, from where it lies.
+        # The gradient is sent to followers from this memory without a copy.
         memory = self._empty(len(self.values)) if keep_gradient else None
         gradient = step_out_of_place(
             self._optimizer,
@@ -139,11 +138,11 @@ class AllKeys:
         return gradient
 
     def keep_values(self) -> None:
-        """Close a clock that changes nothing: its version is the one before."""
+        """Close a clock whose step changes nothing: both versions are the same array."""
         self._previous = self.values
 
     def follow(self, gradient: np.ndarray, places: np.ndarray | None, clock: int) -> None:
-        """Apply the step of a clock as the owner did."""
+        """Apply the owner's step of a clock."""
         self.step(Formed(gradient), 1, clock, keep_gradient=False)
 
     def step_in_place(self, update: UpdateData, clock: int) -> None:
@@ -163,17 +162,17 @@ class AllKeys:
 
     @property
     def has_previous(self) -> bool:
-        """Whether the version before is kept."""
+        """Whether the previous version is kept."""
         return self._previous is not None
 
     def read(self, keyset: bytes, keys: np.ndarray | None, previous: bool) -> np.ndarray:
-        """Return parameters of the partition's clock, or of the one before, that are never changed later.
+        """Return parameters of the current or the previous version, in an array that never changes later.
 
         Parameters
         ----------
         keyset : bytes
         keys : ndarray of int64, ascending, or None
-            Global keys; None is all.
+            Global keys; None means all.
         previous : bool
         """
         source = self._previous if previous else self.values
@@ -193,12 +192,12 @@ class AllKeys:
 
 
 class ClockPushes:
-    """What the pushes of a clock come to, until its step.
+    """The sum of a clock's pushes, until its step.
 
     Parameters
     ----------
     grid : Grid or None
-        None where sums need not be reproducible.
+        None if sums need not be reproducible.
     start, length : int
         The partition.
     """
@@ -208,9 +207,9 @@ class ClockPushes:
         self._start = start
         self._length = length
         self._blocks: Blocks | None = None
-        #: Memory of the last clock's sum, and what that was over.
+        #: Memory of the last clock's sum, and the table over which that ran.
         self._memory: tuple[Table | None, np.ndarray | None] = None, None
-        #: What the sum is over; None is the partition.
+        #: The table over which the sum runs; None means the partition.
         self._table: Table | None = None
         self.total: ClockSum | PlainClockSum | None = None
         self.maxima: np.ndarray | None = None
@@ -218,7 +217,7 @@ class ClockPushes:
         self.splits: list[int] = []
 
     def measure(self, maxima: np.ndarray) -> None:
-        """Take in a push that only measures maxima."""
+        """Record a push that only measures maxima."""
         self.maxima = maxima.copy() if self.maxima is None else np.maximum(self.maxima, maxima)
 
     def add(
@@ -237,11 +236,11 @@ class ClockPushes:
         exponents : ndarray of int16
             The clock's grid.
         table : Table or None
-            What the sum is over; None is the partition, from the first push on that is not in the table.
+            Over which the sum runs; None means the partition, from the first push on that the table lacks.
         positions : ndarray or None
-            Where the push's keys are in the table.
+            Positions of the push's keys in the table.
         is_last : bool
-            As of :meth:`PartitionStore.accumulate`.
+            See :meth:`PartitionStore.accumulate`.
         """
         total = self.total
         if total is None:
@@ -271,7 +270,7 @@ class ClockPushes:
         return ClockSum(self._grid, exponents, self._start, self._length, keys, memory, blocks)
 
     def over(self, table: Table | None) -> ClockSum | PlainClockSum:
-        """Return the sum, over what is stepped."""
+        """Return the sum over the keys of the step."""
         closed = self.total
         assert closed is not None
         if table is None or closed.keys is table.keys:
@@ -284,13 +283,13 @@ class ClockPushes:
         return closed
 
     def close(self) -> None:
-        """End the clock; its memory is the next one's."""
+        """End the clock; the next clock reuses its memory."""
         if self.total is not None:
             self._memory = self._table, self.total.memory
         self.forget()
 
     def forget(self) -> None:
-        """Forget what came."""
+        """Forget all pushes of the clock."""
         self.total, self.maxima, self.samples, self.splits = None, None, 0, []
 
 
@@ -302,11 +301,11 @@ class PartitionStore:
     runtime : Runtime
     partition : int
     values : ndarray, shape (p,), float32, or None
-        The start of the parameters; None: :meth:`install` brings them.
+        Initial parameters; None if :meth:`install` sets them.
     empty : callable
-        Returns memory for so many float32; what is read, and under dense BSP the parameters, lie in it.
+        Returns memory for a number of float32; results of reads, and under dense BSP the parameters, are stored in it.
     empty_after : callable, optional
-        Returns memory for the parameters after a clock, where that is to be another.
+        Returns memory for the parameters after a clock, if that differs.
     """
 
     def __init__(
@@ -327,7 +326,7 @@ class PartitionStore:
             prepare(optimizer, grid.dtype if settings.reproducible else np.dtype(np.float32))
         self.partition = partition
         self._runtime = runtime
-        #: Asked for with every request.
+        #: Copied here because every request needs it.
         self._bsp = settings.bsp
         self._idle_changes_nothing = optimizer.idle_step_changes_nothing()
         self.clock = settings.first_clock
@@ -335,7 +334,7 @@ class PartitionStore:
         self.version = self._previous_version = 1
         self.exponents = grid.initial_exponents(length) if settings.reproducible else np.empty(0, np.int16)
         self._previous_exponents = self.exponents
-        #: How often each split was added to the parameters; counted where it happens, for the ledger.
+        #: How often each split was added to the parameters, for the ledger; counted where it happens.
         self.applications = np.zeros(settings.num_splits, np.int64)
         self._pushes = ClockPushes(grid if settings.reproducible else None, self.start, length)
         mine = empty(0 if values is None else length)
@@ -345,7 +344,7 @@ class PartitionStore:
         slots = list(optimizer.initial_slots(mine, penalised))
         self._parameters: AllKeys | HotKeys
         if runtime.sparse and settings.bsp:
-            # Clocks applied to each key; None where a zero gradient changes nothing.
+            # Clocks that each key has had; None if a zero gradient changes nothing.
             last = None if self._idle_changes_nothing else np.zeros(len(mine), np.int32)
             self._parameters = HotKeys(
                 optimizer, grid.block_keys, self.start, mine, slots, last, penalised, max(0, self.clock), empty
@@ -356,21 +355,21 @@ class PartitionStore:
     # ---- BSP: one step for each clock
 
     def accumulate(self, push: PushPart, first_of_clock: bool, is_last: bool = False) -> None:
-        """Add a push, which :func:`eps.server.checks.check_pushes` has passed, to the clock's sum.
+        """Add a push to the clock's sum; :func:`eps.server.checks.check_pushes` must have accepted it.
 
         Parameters
         ----------
         push : PushPart
         first_of_clock : bool
         is_last : bool
-            The step comes next; until then the push's arrays stay as they are, and may be added no sooner.
+            Whether the step comes next.  The push's arrays must not change until then; they may be added only then.
         """
         if first_of_clock:
             self._parameters.begin_clock()
-            # A sum that was begun when the partition went to another owner; all of it is pushed again.
+            # A sum may be left from before the partition went to another owner; all of it is pushed again.
             self._pushes.forget()
         if self.clock < 0:
-            # The clock before the first only measures maxima, which set the first grid.
+            # The clock before the first only measures the maxima that set the first grid.
             self._pushes.measure(push.maxima)
             return
         table, positions = self._parameters.contribute(push.keyset, push.keys)
@@ -383,7 +382,7 @@ class PartitionStore:
     def step(self, clock: int, keep_gradient: bool) -> UpdateData | None: ...
 
     def step(self, clock: int, keep_gradient: bool = True) -> UpdateData | None:
-        """Close the clock: one optimizer step with the mean gradient; the version before stays readable.
+        """Close the clock: one optimizer step with the mean gradient; the previous version stays readable.
 
         Parameters
         ----------
@@ -393,7 +392,7 @@ class PartitionStore:
 
         Returns
         -------
-        UpdateData, or None if it is not to be kept
+        UpdateData, or None if no follower needs it
         """
         assert clock == self.clock, (clock, self.clock)
         pushes, parameters = self._pushes, self._parameters
@@ -419,7 +418,7 @@ class PartitionStore:
         return None if gradient is None else UpdateData(gradient, parameters.places, exponents, 1.0)
 
     def _changes_nothing(self, closed: ClockSum | PlainClockSum) -> bool:
-        """Return whether the step of a clock leaves every value as it is."""
+        """Return whether the step of a clock changes no value."""
         if not self._idle_changes_nothing or (isinstance(closed, ClockSum) and closed.raw):
             return False
         return closed.is_zero()
@@ -430,7 +429,7 @@ class PartitionStore:
     def _count(self, splits: Sequence[int]) -> None:
         # For a few splits, add.at costs more than the additions.
         if len(splits) > _FEW_SPLITS:
-            # A tuple would be an index of as many dimensions.
+            # NumPy takes a tuple for an index of as many dimensions.
             np.add.at(self.applications, np.asarray(splits, np.intp), 1)
             return
         for split in splits:
@@ -457,7 +456,7 @@ class PartitionStore:
     # ---- followers
 
     def apply_update(self, update: UpdateData, clock: int, splits: Sequence[int]) -> None:
-        """Apply what the owner applied; the bits are the owner's."""
+        """Apply a step of the owner; the bits are the owner's."""
         self._previous_version = self.version
         self.version += 1
         if not self._bsp:
@@ -472,24 +471,24 @@ class PartitionStore:
         self._count(splits)
 
     def snapshot(self) -> tuple[tuple[np.ndarray, ...], int]:
-        """Return (arrays, size_bytes): the partition as an opaque blob that is never changed later."""
+        """Return (arrays, size_bytes): the partition in an opaque form that never changes later."""
         values, last, slots = self._parameters.arrays()
         state = np.array([self.clock, self.version], np.int64)
         arrays = (state, values, self.exponents, self.applications.copy(), last, *slots)
         return arrays, sum(a.nbytes for a in arrays)
 
     def install(self, arrays: Sequence[np.ndarray]) -> None:
-        """Become what ``arrays`` (of :meth:`snapshot`) describe.
+        """Set the state from the arrays of :meth:`snapshot`.
 
         Parameters
         ----------
         arrays : sequence of ndarray
-            Writable, and the store's from now on: of the size of a partition, they are not copied again.
+            Writable.  They belong to the store from now on: large arrays are not copied.
 
         Raises
         ------
         TransferError
-            They are not the arrays of this partition.
+            The arrays do not fit this partition.
         """
         num_slots = len(self._parameters.slots)
         if len(arrays) != 5 + num_slots:
@@ -501,13 +500,15 @@ class PartitionStore:
         for (length, dtype), theirs in zip(expected, [values, exponents, applications, *slots, state], strict=True):
             if theirs.shape != (length,) or theirs.dtype != dtype:
                 due = f"{np.dtype(dtype)}({length},)"
-                raise TransferError(f"partition {self.partition}: {theirs.dtype}{theirs.shape} where {due} is due")
+                raise TransferError(
+                    f"partition {self.partition} has an array {theirs.dtype}{theirs.shape}; expected {due}"
+                )
         if self._parameters.last is not None and (last.shape != (size,) or last.dtype != np.int32):
             found = f"{last.dtype}{last.shape}"
-            raise TransferError(f"partition {self.partition}: clocks {found} where int32({size},) is due")
+            raise TransferError(f"partition {self.partition} has clocks {found}; expected int32({size},)")
         self.clock, self.version = int(state[0]), int(state[1])
         self._previous_version = self.version
-        # Those that are small may share memory with others, and are copied.
+        # Small arrays may share memory with others, so they are copied.
         self.exponents = self._previous_exponents = exponents.copy()
         self.applications = applications.copy()
         self._parameters.install(values, slots, last, max(0, self.clock))
@@ -515,26 +516,26 @@ class PartitionStore:
     # ---- reading
 
     def pull(self, clock: int, part: PullPart) -> tuple[np.ndarray, np.ndarray]:
-        """Return (values, exponents) of ``clock``; arrays that are never changed later.
+        """Return (values, exponents) of ``clock``, in arrays that never change later.
 
         Parameters
         ----------
         clock : int
             Under BSP the current clock or the one before; ignored under SSP and ASP.
         part : PullPart
-            With its keys filled in, where it has a key set; None is every key of the partition.
+            Its keys must be filled in if it has a key set; None means every key of the partition.
 
         Raises
         ------
         ProtocolError
-            The version is not kept any more.
+            The version is no longer kept.
         """
         previous = self._bsp and clock != self.clock
         exponents = self._previous_exponents if previous else self.exponents
-        # Clock -1 changes no parameter: its version is that of clock 0.
+        # Clock -1 changes no parameter, so its version is that of clock 0.
         unchanged = clock == -1 and self.clock == 0
         if previous and not unchanged and (clock < 0 or not self._parameters.has_previous):
-            raise ProtocolError(f"partition {self.partition} does not keep its parameters of clock {clock} any more")
+            raise ProtocolError(f"partition {self.partition} no longer keeps its parameters of clock {clock}")
         return self._parameters.read(part.keyset, part.keys, previous and not unchanged), exponents
 
     def version_at(self, clock: int) -> int:

@@ -1,4 +1,4 @@
-"""The partitions of a server: their first values, their memory, and the key sets that are registered for them.
+"""The partitions of a server: initial values, memory, and registered key sets.
 
 Source: Li et al. 2014 (Parameter Server), section 3.4 (key caching).
 """
@@ -22,9 +22,9 @@ from eps.spec.runtime import Runtime
 from eps.storage.checkpoint import CheckpointStore, Manifest
 from eps.storage.jobdir import JobDir
 
-#: Bytes of key sets that a server remembers; a worker whose set was forgotten sends it again.
+#: Bytes of key sets that a server caches; a worker resends an evicted set.
 MOST_KEYSET_BYTES = 512 << 20
-#: Bytes of a row.  A version of one partition keeps the memory of its whole row.
+#: Bytes of a row.  A partition's version keeps the memory of its whole row alive.
 ROW_BYTES = 4 << 20
 
 
@@ -36,7 +36,7 @@ class KeySets:
         self._size_bytes = 0
 
     def fill_in(self, part: PushPart | PullPart) -> bool:
-        """Give a part the keys of its key set; return False where the set is not known.
+        """Add the keys of its key set to a part; return False if the set is unknown.
 
         Raises
         ------
@@ -57,10 +57,10 @@ class KeySets:
         return True
 
     def register(self, partition: int, digest: bytes, keys: np.ndarray) -> None:
-        """Remember a key set; where there are too many, forget the ones that were unused for longest."""
+        """Cache a key set; evict the least recently used if there are too many."""
         if (partition, digest) in self._known:
             return
-        # A copy: the received array would keep its whole message in memory.
+        # Copied, because the received array keeps its whole message in memory.
         self._known[partition, digest] = keys.copy()
         self._size_bytes += keys.nbytes
         while self._size_bytes > MOST_KEYSET_BYTES and len(self._known) > 1:
@@ -78,7 +78,7 @@ class KeySets:
 
 
 class _Row:
-    """Partitions that share memory, which is reserved when the first of them needs it."""
+    """Partitions that share memory, allocated when the first of them needs it."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -86,22 +86,22 @@ class _Row:
 
 
 class Rows:
-    """Memory for the parameters after a step, by partition and clock: that of small partitions lies side by side.
+    """Memory for the parameters after a step, by partition and clock; contiguous for small partitions.
 
-    What lies side by side travels as one array (``eps.net.messages.exchange``), and is reserved once for all of them:
-    for small partitions, to reserve, lend and describe an array takes longer than the step.  Without it a clock of
-    small partitions takes 1.07 to 1.19 times as long (64 of 1,000 keys, 12 of 10,000 keys; shared memory).
+    Contiguous partitions are sent as one array (``eps.net.messages.exchange``) and allocated at once.  For small
+    partitions, allocating, lending and describing an array takes longer than the step.  Without it a clock of small
+    partitions takes 1.07 to 1.19 times as long (64 of 1,000 keys, 12 of 10,000 keys; shared memory).
 
-    The server's lock guards it; two of its threads may ask for memory.
+    The server's lock guards it; two of its threads may request memory.
 
     Parameters
     ----------
     ranges : sequence of (int, int)
         Keys [start, stop) of each partition of the job.
     here : collection of int
-        The partitions that this server holds, as they change.
+        The partitions of this server; changes over time.
     empty : callable
-        Returns memory for so many float32.
+        Returns memory for a number of float32.
     """
 
     def __init__(
@@ -112,19 +112,19 @@ class Rows:
         self._empty = empty
         self._lock = threading.Lock()
         self._clock: int | None = None
-        #: Partitions that have not got their memory for the clock yet: the row, and where they lie in it.
+        #: Partitions without memory for the current clock -> their row and offset.
         self._places: dict[int, tuple[_Row, int]] = {}
 
     def memory(self, partition: int, clock: int) -> np.ndarray:
         """Return uninitialised memory, shape (keys of the partition,), float32, for its parameters after ``clock``.
 
-        Any order of partitions and clocks will do; side by side lie those that are asked for in one clock.
+        Partitions and clocks may come in any order; only requests for the same clock are contiguous.
         """
         start, stop = self._ranges[partition]
         with self._lock:
             if self._clock is None or clock > self._clock:
                 self._clock = clock
-                self._places = self._divided()
+                self._places = self._layout()
             row, at = self._places.pop(partition, (None, 0)) if clock == self._clock else (None, 0)
             if row is None:
                 return self._empty(stop - start)
@@ -132,11 +132,11 @@ class Rows:
                 row.memory = self._empty(row.length)
             return row.memory[at : at + stop - start]
 
-    def go_back(self) -> None:
-        """Start over with the clock that comes next, also an earlier one."""
+    def restart(self) -> None:
+        """Restart with the next requested clock, which may be an earlier one."""
         self._clock = None
 
-    def _divided(self) -> dict[int, tuple[_Row, int]]:
+    def _layout(self) -> dict[int, tuple[_Row, int]]:
         places: dict[int, tuple[_Row, int]] = {}
         row = _Row()
         for partition in sorted(self._here):
@@ -154,7 +154,7 @@ def initial_values(runtime: Runtime, start: int, stop: int) -> np.ndarray:
     Raises
     ------
     StorageError
-        The file of the start is missing or has another size.
+        The file with the initial parameters is missing or has another size.
     """
     if not runtime.spec.init:
         return runtime.key_space.initial_values(start, stop, runtime.spec.seed)
@@ -162,26 +162,26 @@ def initial_values(runtime: Runtime, start: int, stop: int) -> np.ndarray:
     try:
         flat = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise StorageError(f"{path}: cannot read the start of the parameters: {error}") from error
+        raise StorageError(f"{path}: cannot read the initial parameters: {error}") from error
     if flat.shape != (runtime.key_space.num_keys,):
         raise StorageError(f"{path} has {flat.shape} values; the model has {runtime.key_space.num_keys} keys")
     return np.array(flat[start:stop], dtype=np.float32)
 
 
 def counters(manifest: Manifest) -> dict[int, s.Counters]:
-    """Return what a checkpoint says of each partition beside its arrays."""
+    """Return the progress of each partition, from a checkpoint's manifest."""
     return {p.partition: s.Counters(p.next_clock, p.applied, p.duplicates_refused) for p in manifest.parts}
 
 
 def load_partitions(
     store: CheckpointStore, name: str, held: Sequence[int], runtime: Runtime, empty: Callable[[int], np.ndarray]
 ) -> tuple[dict[int, PartitionStore], dict[int, s.Counters]]:
-    """Return the partitions ``held`` as the checkpoint ``name`` holds them, and what it says of every partition.
+    """Return the partitions ``held`` from the checkpoint ``name``, and the progress of every partition in it.
 
     Raises
     ------
     StorageError
-        The checkpoint, or the file of one of them, is missing or damaged.
+        The checkpoint or a needed file of it is missing or damaged.
     """
     manifest = store.manifest(name)
     found = {partition: load_partition(store, manifest, partition, runtime, empty)[0] for partition in held}
@@ -195,7 +195,7 @@ def load_partition(
     runtime: Runtime,
     empty: Callable[[int], np.ndarray] | None = None,
 ) -> tuple[PartitionStore, s.Counters]:
-    """Return a partition as a checkpoint holds it.  Touches nothing else, so a server that runs may call it.
+    """Return a partition from a checkpoint.  Has no side effects, so a running server may call it.
 
     Parameters
     ----------
@@ -205,12 +205,12 @@ def load_partition(
     partition : int
     runtime : Runtime
     empty : callable, optional
-        As of :class:`~eps.server.partition_store.PartitionStore`.
+        See :class:`~eps.server.partition_store.PartitionStore`.
 
     Raises
     ------
     StorageError
-        Its file is missing or damaged, or holds another partition.
+        The partition's file is missing or damaged, or contains another partition.
     """
     memory = () if empty is None else (empty,)
     loaded = PartitionStore(runtime, partition, None, *memory)
@@ -222,13 +222,13 @@ def load_partition(
 
 
 class Partitions:
-    """Partitions by number.  Not thread-safe, but for :meth:`empty` and :meth:`new`; the server's lock guards it.
+    """Partitions by number.  The server's lock guards it; only :meth:`empty` and :meth:`new` are thread-safe.
 
     Parameters
     ----------
     runtime : Runtime
     van : Van
-        Gives the memory that is sent from.
+        Allocates the memory from which parameters are sent.
     """
 
     def __init__(self, runtime: Runtime, van: Van) -> None:
@@ -236,27 +236,27 @@ class Partitions:
         self._van = van
         self.stores: dict[int, PartitionStore] = {}
         self.keysets = KeySets()
-        #: Partitions of the checkpoint that the job begins with or goes back to, until they are in use.
-        self._started_with: dict[int, PartitionStore] = {}
+        #: Partitions restored from a checkpoint that are not in use yet.
+        self._restored: dict[int, PartitionStore] = {}
         self._rows = Rows(runtime.ranges, self.stores, self.empty)
 
     def empty(self, length: int) -> np.ndarray:
-        """Return memory for so many float32, from which the van sends with the fewest copies."""
+        """Return memory for ``length`` float32, from which the van sends with the fewest copies."""
         return self._van.empty(length, np.float32)
 
     def new(self, partition: int, values: np.ndarray | None) -> PartitionStore:
         """Return a partition that is not in use yet."""
         return PartitionStore(self._runtime, partition, values, self.empty, partial(self._rows.memory, partition))
 
-    def begin_with(self, stores: dict[int, PartitionStore]) -> None:
-        """Take the partitions of the checkpoint that the job begins with or goes back to."""
-        self._started_with = stores
-        self._rows.go_back()
+    def set_restored(self, stores: dict[int, PartitionStore]) -> None:
+        """Set the partitions that were restored from the checkpoint of a start or rollback."""
+        self._restored = stores
+        self._rows.restart()
 
     def create(self, command: s.CreatePartition) -> None:
-        """Use a partition as the job begins, or goes back: from its checkpoint, or from its seed."""
+        """Create a partition for a start or rollback, from its checkpoint or from its seed."""
         partition = command.partition
-        found = self._started_with.pop(partition, None)
+        found = self._restored.pop(partition, None)
         if found is None:
             start, stop = self._runtime.ranges[partition]
             found = self.new(partition, initial_values(self._runtime, start, stop))

@@ -1,8 +1,7 @@
-"""A server's shell: takes messages and orders in, asks the pure state, and has its commands carried out.
+"""A server's shell: receives messages and orders, steps the pure state, and has its commands executed.
 
-One lock guards the state and the arrays.  Bytes are received outside it and sent by the van's threads, so that the next
-push arrives while the last is added; nothing waits for another process while it is held.
-
+One lock guards the state and the arrays.  Bytes are received outside it and sent by the van's threads, so the next push
+arrives while the last one is added.  No thread waits for another process while it holds the lock.
 Source: EPS §2.2 Fig. 1c, §3.1.2 (server-to-server transmission), §3.2 Figs 6 and 9, §3.3 Fig. 12.
 """
 
@@ -27,17 +26,17 @@ from eps.server.checkpoint_writer import CheckpointWriter
 from eps.server.checks import check_keysets, check_parts, check_pushes, check_snapshot, check_update, divided
 from eps.server.commands import Commands
 from eps.server.followers import Followers, FollowerStream, Transfer
-from eps.server.incoming import Preparations, take_in
+from eps.server.incoming import Preparations, own_arrays
+from eps.server.open_requests import PendingExchange, PullRequest, PushRequest, TransferRequest
 from eps.server.partition_store import PartitionStore
 from eps.server.partitions import Partitions, load_partitions
-from eps.server.pending import PendingExchange, PullRequest, PushRequest, TransferRequest
 from eps.spec.runtime import Runtime
 from eps.storage.checkpoint import open_checkpoints
 from eps.storage.local import LocalStorage
 
 logger = logging.getLogger(__name__)
 
-#: At its end a server waits so long for what a DataNode does: less than the job master waits for its members.
+#: Longest wait of an ending server for an HDFS write; less than the job master waits for its members.
 WRITING_S = 2.0
 
 
@@ -57,13 +56,13 @@ class ServerShell:
         self._writer = CheckpointWriter(name, self._checkpoints, self._partitions.stores, self._lock, report)
         self._commands = Commands(self._state, self._partitions, self._followers, self._writer, runtime.lean, report)
         self._preparations = Preparations(runtime, van, report)
-        #: What streams have brought and the state was not told yet.
+        #: Results of streams that the state has not processed yet.
         self._acknowledged: deque[Transfer | s.SendingFailed] = deque()
 
     # ---- orders of the master
 
     def on_order(self, order: m.Order) -> None:
-        """Take an order of the job master."""
+        """Execute an order of the job master."""
         match order:
             case m.UpdateLists(plan_id, added, coming):
                 with self._lock:
@@ -72,7 +71,7 @@ class ServerShell:
             case m.UpdateMembership(plan_id, membership):
                 self._on_membership(plan_id, membership)
             case m.SendPartitions(plan_id, transfers):
-                # One at a time: training goes on between the copies that they begin with.
+                # One at a time, so that training continues between the copies.
                 for target in transfers:
                     with self._lock:
                         self._followers.addresses[target.target] = target.address
@@ -96,13 +95,13 @@ class ServerShell:
     def _on_membership(self, plan_id: int, membership: Membership) -> None:
         with self._lock:
             self._followers.addresses.update(membership.addresses)
-        # Said again, it is nothing new: the master repeats what is not acknowledged, and says it to who attaches again.
+        # The master repeats what is not acknowledged, also to members that reconnect: only the first one restores.
         first = membership.version == 1 and self._state.membership is None
         counters: Mapping[int, s.Counters] = {}
         if first or (membership.goes_back and membership.version > self._state.version):
             name = self._runtime.start.checkpoint if first else membership.checkpoint
             try:
-                counters = self._begin_with(name, membership.partitions.held_by(self._state.name))
+                counters = self._restore(name, membership.partitions.held_by(self._state.name))
             except StorageError as error:
                 self._report(m.CheckpointUnusable(self._state.name, name, str(error)))
                 return
@@ -120,32 +119,32 @@ class ServerShell:
             clocks,
         )
 
-    def _begin_with(self, checkpoint: str, held: Sequence[int]) -> Mapping[int, s.Counters]:
-        """Read what the job begins with, or goes back to.
+    def _restore(self, checkpoint: str, held: Sequence[int]) -> Mapping[int, s.Counters]:
+        """Restore the partitions for a start or a rollback.
 
-        A server that joins later does not: the checkpoint may be gone by then.  Nor does one that leaves.
+        Servers that join later, or leave, restore nothing; for a later one the checkpoint may be deleted already.
 
         Raises
         ------
         StorageError
-            The checkpoint, or a part of it that this server needs, is missing or damaged.
+            The checkpoint, or a part that this server needs, is missing or damaged.
         """
         self._writer.forget()
         stores: dict[int, PartitionStore] = {}
         counters: Mapping[int, s.Counters] = {}
         if checkpoint and held:
-            # Outside the lock, and before anything is given up for it.
+            # Without the lock, and before any current partition is dropped.
             stores, counters = load_partitions(
                 self._checkpoints, checkpoint, held, self._runtime, self._partitions.empty
             )
         with self._lock:
-            self._partitions.begin_with(stores)
+            self._partitions.set_restored(stores)
         return counters
 
     # ---- the data plane
 
     def handle(self, message: Message, reply: ReplyTo) -> None:
-        """Take a data-plane message (on a thread of its connection)."""
+        """Process a data-plane message, on a thread of its connection."""
         header = x.parse_header(message)
         match header.WhichOneof("kind"):
             case "exchange":
@@ -175,7 +174,7 @@ class ServerShell:
 
     def _on_exchange(self, exchange: pb.Exchange, message: Message, reply: ReplyTo) -> None:
         pushes, pulls = x.parse_exchange(exchange, message.arrays, self._runtime.longest_partition)
-        pending = PendingExchange(reply, pushes, pulls, self._commands.later, self._runtime.lean)
+        pending = PendingExchange(reply, pushes, pulls, self._commands.deferred, self._runtime.lean)
         check_parts(self._runtime, [*pushes, *pulls])
         keysets = self._partitions.keysets
         with self._lock:
@@ -194,7 +193,7 @@ class ServerShell:
         try:
             with self._lock:
                 if exchange.incarnation != self._state.incarnation:
-                    # What it says is of another history of the parameters.
+                    # It belongs to another incarnation of the parameters.
                     pending.refuse_others([], [], self._commands.stale())
                 else:
                     if len(known) + len(known_pulls) < len(pushes) + len(pulls):
@@ -204,7 +203,7 @@ class ServerShell:
                     self._step(event)
                 pending.taken_in()
         finally:
-            self._do_later()
+            self._send_deferred()
 
     def _on_snapshot(self, header: pb.DataHeader, message: Message, reply: ReplyTo) -> None:
         part = header.snapshot
@@ -212,10 +211,10 @@ class ServerShell:
         seal = message.seal
         if seal is None:
             raise TransferError(f"partition {part.partition} came without a checksum")
-        arrays, found = take_in(message, self._van)
+        arrays, found = own_arrays(message, self._van)
         if found != seal.left:
-            raise TransferError(f"partition {part.partition} left as {seal.left} and arrived as {found}")
-        # Outside the lock: the partitions that are served here wait for no copy.
+            raise TransferError(f"partition {part.partition} left with checksum {seal.left} and arrived with {found}")
+        # Without the lock, so that the partitions served here do not wait for the copy.
         store = self._partitions.new(part.partition, None)
         blob, keysets = divided(arrays, len(part.keysets))
         check_keysets(self._runtime, part.partition, part.keysets, keysets)
@@ -223,7 +222,7 @@ class ServerShell:
         with self._lock:
             for digest, keys in zip(part.keysets, keysets, strict=True):
                 self._partitions.keysets.register(part.partition, digest, keys)
-        # Without its arrays: those that were lent would stay so until it is answered.
+        # Without its arrays, because lent arrays stay lent until the request is answered.
         request = TransferRequest(reply, header, Message(), store)
         self._take(
             s.SnapshotArrived(
@@ -257,19 +256,19 @@ class ServerShell:
     # ---- events
 
     def _take(self, *events: s.ServerEvent) -> None:
-        """Tell the state of events, and do what it says; call without the lock."""
+        """Process events and execute the resulting commands; call without the lock."""
         try:
             with self._lock:
                 self._step(*events)
         finally:
-            # Also where a later command failed: these answers are of what was done before.
-            self._do_later()
+            # Also if a later command failed: earlier ones have complete answers.
+            self._send_deferred()
 
     def _step(self, *events: s.ServerEvent) -> None:
-        """As :meth:`_take`, with the lock held.
+        """Do the same as :meth:`_take`, with the lock held.
 
-        The state is also told what followers have acknowledged meanwhile: the thread that brings an acknowledgement may
-        wait for the lock for many turns, and the next partition of a move waits behind it.
+        Also processes acknowledgements of followers: their own thread may wait for the lock for long, and the next
+        partition of a move waits behind it.
         """
         try:
             for event in events:
@@ -279,19 +278,19 @@ class ServerShell:
                 if noted is not None:
                     self._commands.run(self._state.step(noted))
         except Exception as error:
-            # A partition may be half changed: the job cannot go on with this server, and must hear why.
-            logger.exception("what the state said could not be done")
+            # A partition may be half changed: the job cannot continue with this server and must know why.
+            logger.exception("a command of the server's state failed")
             self._report(m.MemberFailed(self._state.name, type(error).__name__, str(error)))
             raise
 
-    def _do_later(self) -> None:
-        """Do what commands have left to be done without the lock."""
-        for queue in (self._commands.later, self._followers.begun):
+    def _send_deferred(self) -> None:
+        """Send complete answers and start new streams, without the lock."""
+        for queue in (self._commands.deferred, self._followers.begun):
             while queue:
                 try:
                     due = queue.popleft()
                 except IndexError:
-                    # Another thread was faster.
+                    # Another thread took it.
                     break
                 if isinstance(due, FollowerStream):
                     self._begin(due)
@@ -305,29 +304,29 @@ class ServerShell:
         try:
             thread.start()
         except RuntimeError as error:
-            # The system has no thread.
+            # The system has no thread left.
             failed = stream.fail(error)
             if failed is not None:
                 self._take(failed)
 
     def _drive(self, stream: FollowerStream) -> None:
-        """Send what a stream has, and tell the state what its follower acknowledges."""
+        """Send a stream's transfers, and pass its acknowledgements to the state."""
         try:
             for found in stream.acknowledged():
                 self._acknowledged.append(found)
                 self._take()
         except Exception:
-            # The job master was told: it lets this server end.
-            logger.exception("nothing more is sent to %s", stream.address)
+            # The job master knows of the failure and shuts this server down.
+            logger.exception("the stream to %s has failed", stream.address)
             stream.stop()
 
     # ---- the end
 
     def end_writing(self) -> None:
-        """Write nothing more of a checkpoint, before the process ends.
+        """Stop writing the checkpoint, before the process ends.
 
-        What a DataNode was asked for it would do when the job master has removed what is left: it is waited for.  What
-        is written on this machine ends with the process.
+        An HDFS write is awaited, because a DataNode could finish it after the job master has cleaned up.  Local writes
+        end with the process.
         """
         self._writer.close(0.0 if isinstance(self._checkpoints.storage, LocalStorage) else WRITING_S)
 

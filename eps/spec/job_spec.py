@@ -240,8 +240,8 @@ class JobSpec:
     )
     acl: tuple[str, ...] = _option(
         (),
-        "yarn: who else may view or modify the application, where the cluster checks that: users joined by commas, and "
-        "groups after a blank, as in view=ann,bob or 'modify=ann operators'",
+        "yarn: who else may view the application and its page, or modify it, where the cluster checks that: users "
+        "joined by commas, and groups after a blank, as in view=ann,bob or 'modify=ann operators'",
         group="yarn",
         metavar="view|modify=WHO",
     )
@@ -444,7 +444,8 @@ class JobSpec:
             raise ConfigError(f"engine_timeout_s is {self.engine_timeout_s}, but must be above 0 and finite")
         for name in ("container_timeout_s", "grow_back_s", "lifetime_s"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} is {getattr(self, name)}, but must be at least 0 and finite")
+                told = f"{name.removesuffix('_s')} is {getattr(self, name):g} s"
+                raise ConfigError(f"{told}, but must be at least 0 s and finite")
         if not -1 <= self.priority < 1 << 31:
             raise ConfigError(f"priority is {self.priority}, but must be 0 to {(1 << 31) - 1}, or -1: the queue's own")
         self.resources_of(ROLES[0])
@@ -500,6 +501,14 @@ class JobSpec:
                 raise ConfigError(f"acl says twice who may {access} the application: {found[access]!r} and {who!r}")
             found[access] = who
         return found
+
+    def viewers(self) -> list[str]:
+        """Return whom ``acl`` lets view the application, as entries of HDFS: ``user:ann``, ``group:research``."""
+        users, _, groups = self.access().get("view", "").partition(" ")
+        named = [
+            (kind, name.strip()) for kind, names in (("user", users), ("group", groups)) for name in names.split(",")
+        ]
+        return ["other:" if name == "*" else f"{kind}:{name}" for kind, name in named if name]
 
     @property
     def uses_tls(self) -> bool:

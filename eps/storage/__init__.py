@@ -1,1 +1,1 @@
-"""What a job leaves on disk: its directory, its journal, files written whole or not at all."""
+"""What a job stores: its directory, record, event log and checkpoints, on local disks or HDFS."""

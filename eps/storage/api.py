@@ -1,23 +1,22 @@
-"""Where a job keeps what must outlive its processes: the one interface to a store of files, and what it waits for.
+"""The interface to a store of files, for everything that must outlive a job's processes.
 
-A store is a tree of files under one root; ``path`` is relative to it, with ``/`` between its parts.  The interface asks
-for no more than a local directory and HDFS both give: files that are written once, from front to back, and the rename
-of a directory.
+A store is a tree of files under one root; ``path`` is relative to it, with ``/`` between its parts.  The interface
+needs only what both a local directory and HDFS provide: files written once from front to back, and renames.
 
-Seven rules, which ``tests/contract/test_storage_contract.py`` checks of every implementation:
+Seven rules, which ``tests/contract/test_storage_contract.py`` checks for every implementation:
 
-1. What ``write`` returns is there whole when its block has ended, and survives a loss of power; when the block raises,
-   ``path`` is as it was.  Where ``write`` itself fails, ``path`` is the old or the new file, whole, never a mixture.
-2. ``write`` makes the folders that ``path`` needs.
-3. ``rename`` moves a file, or a folder with all that is in it, at once, and durably; it takes the place of nothing.
-   Where it fails, it is whole under its old name or its new one: to know which, look.
-4. ``names`` of a folder that does not exist are none.
-5. ``remove`` takes a folder with all that is in it; to remove what is not there is harmless.
-6. Every failure is a :class:`~eps.errors.StorageError` that names the path and the reason.  After one of ``write`` or
-   ``rename`` the new state may be there and not survive a loss of power.
-7. Any number of processes may use one store at once.
+1. ``write`` is atomic.  When its block ends, the file is complete and survives a power loss; if the block raises,
+``path`` is unchanged.  If ``write`` itself fails, ``path`` is the old or the new file, never a mixture.
+2. ``write`` creates missing folders of ``path``.
+3. ``rename`` moves a file or a whole folder atomically and durably; it never replaces anything.  If it fails, look
+which of the two names exists.
+4. ``names`` of a missing folder returns an empty list.
+5. ``remove`` removes a folder recursively; removing a missing path has no effect.
+6. Every failure is a :class:`~eps.errors.StorageError` that names the path and the reason.  After a failed ``write`` or
+``rename`` the new state may exist without surviving a power loss.
+7. Any number of processes may use one store concurrently.
 
-What a store waits for is told to whoever shows people how a job is, besides the log.
+While a store retries, :func:`tell` reports it to the job's status, besides the log.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import BinaryIO, Protocol
 
-#: What :func:`tell` calls.
+#: The callback of :func:`tell`.
 _tell: ContextVar[Callable[[str], None]] = ContextVar("tell", default=lambda text: None)
 
 
@@ -35,32 +34,32 @@ class Storage(Protocol):
     """A tree of files."""
 
     def write(self, path: str) -> AbstractContextManager[BinaryIO]:
-        """Give a file to write, which becomes ``path`` when the block ends (rules 1 and 2)."""
+        """Open a file to write; it becomes ``path`` when the block ends (rules 1 and 2)."""
 
     def read(self, path: str) -> AbstractContextManager[BinaryIO]:
-        """Give a file to read from its beginning."""
+        """Open a file to read from its beginning."""
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted (rule 4)."""
 
     def rename(self, folder: str, target: str) -> None:
-        """Move a folder or a file to a name that is free (rule 3)."""
+        """Move a folder or file to an unused name (rule 3)."""
 
     def remove(self, path: str) -> None:
         """Remove a file or a folder (rule 5)."""
 
     def describe(self, path: str) -> str:
-        """Return ``path`` as a person would look for it."""
+        """Return ``path`` as users name it: absolute, with its file system."""
 
 
 @contextmanager
 def telling(to: Callable[[str], None]) -> Iterator[None]:
-    """Have what is waited for on this thread told, while this lasts.
+    """Make :func:`tell` call ``to`` inside the block, on this thread.
 
     Parameters
     ----------
     to : callable
-        Takes what cannot be done for now, and why; called when a wait begins, and every few seconds of it.
+        Takes the operation that is being retried and why.  Called when retries begin, and every few seconds after that.
     """
     token = _tell.set(to)
     try:
@@ -70,5 +69,5 @@ def telling(to: Callable[[str], None]) -> Iterator[None]:
 
 
 def tell(text: str) -> None:
-    """Tell what cannot be done for now, as of :func:`telling`."""
+    """Report an operation that is being retried to :func:`telling`'s callback."""
     _tell.get()(text)

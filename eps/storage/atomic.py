@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: a temporary file beside the target, then a rename."""
+"""Atomic files: a temporary file beside the target, then a rename."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import xxhash
 
 from eps.errors import StorageError
 
-#: Readable by the job's user only; a job directory holds a token and may hold private data.
+#: Readable by the job's user only: a job directory holds a token and may hold private data.
 FILE_MODE = 0o600
-#: Name of the value by which an object in a file proves that the others are whole.
+#: Key of the checksum in a JSON object.
 CHECKSUM = "checksum"
-#: Of what its user asked for: reports, models, pages; everybody may read them.
+#: Mode of results (reports, models, pages): readable by everyone.
 PUBLIC_MODE = 0o644
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable.
+    """Make the entries of a directory durable.
 
     Raises
     ------
@@ -42,9 +42,7 @@ def sync_directory(path: Path) -> None:
 
 @contextmanager
 def atomic_writer(path: Path, *, mode: int = FILE_MODE, sync: bool = True) -> Iterator[BinaryIO]:
-    """Give a file to write; it takes the place of ``path`` when the block ends without an exception.
-
-    When the block raises, ``path`` is as it was.
+    """Open a file to write; it replaces ``path`` when the block ends, unless the block raises.
 
     Parameters
     ----------
@@ -53,14 +51,13 @@ def atomic_writer(path: Path, *, mode: int = FILE_MODE, sync: bool = True) -> It
     mode : int
         Permissions of the file.
     sync : bool
-        Return only when file and name would survive a loss of power.
+        Return only when file and name survive a power loss.
 
     Raises
     ------
     StorageError
-        The file cannot be written, and ``path`` is as it was; or, with ``sync``, it has taken its place and its name
-        cannot be made durable.  ``path`` is the old file or the new one, whole, never a mixture, and the new one may
-        give way to the old one in a loss of power.
+        The file cannot be written, and ``path`` is unchanged.  With ``sync``, also if the new file is in place but its
+        name cannot be made durable: after a power loss ``path`` is the old or the new file, never a mixture.
     """
     temporary: str | None = None
     try:
@@ -86,28 +83,28 @@ def atomic_writer(path: Path, *, mode: int = FILE_MODE, sync: bool = True) -> It
 
 
 def write_bytes_atomic(path: Path, data: bytes, *, mode: int = FILE_MODE, sync: bool = True) -> None:
-    """Write ``data`` to ``path``, whole or not at all; see :func:`atomic_writer`."""
+    """Write ``data`` to ``path`` atomically; see :func:`atomic_writer`."""
     with atomic_writer(path, mode=mode, sync=sync) as file:
         file.write(data)
 
 
 def write_json_atomic(path: Path, value: Any, *, mode: int = FILE_MODE, sync: bool = True) -> None:
-    """Write ``value`` as JSON to ``path``, whole or not at all; see :func:`atomic_writer`."""
+    """Write ``value`` as JSON to ``path`` atomically; see :func:`atomic_writer`."""
     write_bytes_atomic(path, json_bytes(value), mode=mode, sync=sync)
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return ``value`` as JSON, as files of it hold it."""
+    """Return ``value`` as the content of a JSON file."""
     return json.dumps(value, indent=1, sort_keys=True).encode("utf-8") + b"\n"
 
 
 def checksum(value: Any) -> str:
-    """Return a checksum of what a value is as JSON, whatever the order of its names."""
+    """Return a checksum of a value's JSON, independent of the order of keys."""
     return xxhash.xxh3_64(json.dumps(value, sort_keys=True).encode("utf-8")).hexdigest()
 
 
 def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object with the checksum of all else in it, which :func:`read_json` compares."""
+    """Return the object with a checksum of its content, which :func:`read_json` verifies."""
     return {**values, CHECKSUM: checksum(values)}
 
 
@@ -117,7 +114,7 @@ def read_json(path: Path) -> Mapping[str, Any] | None:
     Raises
     ------
     StorageError
-        The file cannot be read, holds something other than one JSON object, or is not what its checksum says.
+        The file cannot be read, does not hold one JSON object, or does not match its checksum.
     """
     try:
         content = path.read_bytes()
@@ -129,18 +126,18 @@ def read_json(path: Path) -> Mapping[str, Any] | None:
 
 
 def json_object(content: bytes, where: str) -> Mapping[str, Any]:
-    """Return the JSON object that a file holds; one that has a checksum is compared with it.
+    """Return the JSON object in the content of a file; verify its checksum, if it has one.
 
     Parameters
     ----------
     content : bytes
     where : str
-        The file, for the message.
+        The file, for messages.
 
     Raises
     ------
     StorageError
-        It holds something else, or what does not match its checksum.
+        The content is not a JSON object, or does not match its checksum.
     """
     try:
         value = json.loads(content)

@@ -1,22 +1,22 @@
-"""Checkpoints on a store: what they are made of, how they are written, and which of them may be trusted.
+"""Checkpoints in a store: format, atomic writing, and verification.
 
 ::
 
     checkpoints/
-    ├── 0001-00000040/                 epoch and clock; there whole or not at all
+    ├── 0001-00000040/                 epoch and clock; appears atomically
     │   ├── 000.server-1.part          one partition: header, arrays, checksum
     │   ├── ...
-    │   ├── history.jsonl              what was measured at the clocks before
-    │   └── manifest.json              what belongs to it, with a checksum of its own
+    │   ├── history.jsonl              measurements of the earlier clocks
+    │   └── manifest.json              list of the files, with its own checksum
     └── 0001-00000050.partial/         one that is being written
 
-A part is ``EPSPART1``, the length of the header (8 bytes, little-endian), the header (JSON: data types and shapes), the
-arrays one after the other, and the XXH3 (64 bits) of all of that.  Nobody holds a second copy of the arrays: they are
-written from where they lie, and read into where they stay.
+A part consists of ``EPSPART1``, the length of the header (8 bytes, little-endian), the header (JSON: data types and
+shapes), the arrays, and the XXH3 (64 bits) of all of that.  Arrays are written from and read into their final memory,
+without a copy.
 
-Epoch 1 is a job's first run.  A run that starts from a checkpoint, or falls back to one, is the next epoch, so that
-what is written twice at one clock never has one name.  Nothing but checkpoints has an epoch: what members exchange is
-told apart by the incarnation of their membership, which begins at 0 in every run.
+Epoch 1 is a job's first run.  A run that starts from a checkpoint, or rolls back to one, begins the next epoch, so two
+checkpoints of the same clock never share a name.  Epochs are for checkpoints only.  Messages between members carry the
+incarnation of their membership instead, which begins at 0 in every run.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _NAME = re.compile(r"(\d{4,})-(\d{8,})", re.ASCII)
 _MAGIC = b"EPSPART1"
 _LENGTH_BYTES = 8
 _DIGEST_BYTES = 8
-#: A header tells of a dozen arrays.
+#: A header describes about a dozen arrays.
 _MOST_HEADER_BYTES = 1 << 20
-#: Written and read in pieces, so that their checksum is taken while they are in the cache.
+#: Size of pieces, small enough that the checksum finds them in the cache.
 _PIECE_BYTES = 1 << 20
-#: Lines of the history that become text at once.
+#: Lines of the history that are formatted at once.
 _HISTORY_LINES = 256
 #: Data types that a part may hold.
 _DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8")
@@ -62,21 +62,21 @@ _DTYPES = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint says about itself."""
+    """The manifest of a checkpoint."""
 
     epoch: int
-    #: Clock that it was ordered for.
+    #: Clock for which the checkpoint was requested.
     clock: int
-    #: What makes two jobs the same; see :func:`check_same_job`.
+    #: Settings that must be equal in a job that starts from this checkpoint; see :func:`check_same_job`.
     job: Mapping[str, Any]
-    #: One for each partition, in order.
+    #: One per partition, in order.
     parts: tuple[CheckpointPartWritten, ...]
-    #: Size that the job was to have.
+    #: The job's requested size.
     workers: int
     servers: int
-    #: Changes that were to be asked at this clock or an earlier one had been asked.
+    #: Number of scheduled changes (``--at``) up to this clock that were requested.
     triggers_asked: int
-    #: Digest of the history's file.
+    #: Checksum of the history file.
     history: str
 
     @property
@@ -86,12 +86,12 @@ class Manifest:
 
     @property
     def first_clock(self) -> int:
-        """The clock to go on with: every split has contributed all clocks before it to every partition."""
+        """The clock to continue with: all splits have contributed the earlier clocks to every partition."""
         return min(part.clock for part in self.parts)
 
 
 def part_name(partition: int, writer: str) -> str:
-    """Return the name of a part.  Two owners may both write one where it changes hands: each has its own."""
+    """Return the name of a part.  It contains the writer, since two owners may write a partition that is moving."""
     return f"{partition:03d}.{writer}.part"
 
 
@@ -101,12 +101,12 @@ def check_same_job(checkpoint: str, theirs: Mapping[str, Any], ours: Mapping[str
     Raises
     ------
     ConfigError
-        Something that decides what is trained is not the same; the message says what.
+        A setting that affects the trained model differs; the message names it.
     """
     for key in sorted({*theirs, *ours}):
         if theirs.get(key) != ours.get(key):
             raise ConfigError(
-                f"checkpoint {checkpoint} is of another job: its {key} is {theirs.get(key)!r}, this job's is "
+                f"checkpoint {checkpoint} belongs to another job: its {key} is {theirs.get(key)!r}, this job's is "
                 f"{ours.get(key)!r}"
             )
 
@@ -120,7 +120,7 @@ def write_part(storage: Storage, path: str, arrays: Sequence[np.ndarray]) -> tup
     Raises
     ------
     StorageError
-        They cannot be written, or not be made durable; there is no file, or a whole one that nobody knows of.
+        The arrays cannot be written or made durable.  No file exists, or a complete one that no manifest lists.
     """
     header = json.dumps({"arrays": [[a.dtype.name, list(a.shape)] for a in arrays]}).encode("ascii")
     digest, size_bytes = xxhash.xxh3_64(), 0
@@ -142,19 +142,19 @@ def _pieces(heads: Iterable[bytes], arrays: Iterable[np.ndarray]) -> Iterator[by
 
 
 def _write_all(file: BinaryIO, data: bytes | memoryview) -> None:
-    """Write everything; a raw file may take less at once."""
+    """Write everything; one call of a raw file may write less."""
     view = memoryview(data)
     while len(view):
         view = view[file.write(view) or 0 :]
 
 
 def read_part(storage: Storage, path: str, size_bytes: int, expected: str) -> list[np.ndarray]:
-    """Return the arrays of a part that is what its manifest says.
+    """Return the arrays of a part, verified against its manifest.
 
     Raises
     ------
     StorageError
-        It is missing or damaged; the message says how.
+        The file is missing or damaged; the message says how.
     """
     where = storage.describe(path)
     with storage.read(path) as file:
@@ -180,7 +180,7 @@ def _read_header(
     head = _read_exactly(file, len(_MAGIC) + _LENGTH_BYTES, where)
     length = int.from_bytes(head[len(_MAGIC) :], "little")
     if not head.startswith(_MAGIC) or length > _MOST_HEADER_BYTES:
-        raise StorageError(f"{where}: is damaged: it does not begin as a part does")
+        raise StorageError(f"{where}: is damaged: it does not begin like a part")
     text = _read_exactly(file, length, where)
     digest.update(head)
     digest.update(text)
@@ -189,8 +189,8 @@ def _read_header(
         claimed = sum(np.dtype(dtype).itemsize * int(np.prod(shape, dtype=object)) for dtype, shape in arrays)
         valid = all(dtype in _DTYPES and min((*shape, 0)) >= 0 for dtype, shape in arrays)
     except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"{where}: is damaged: its header is not one of a part: {error}") from error
-    # Before memory is asked for: a flipped bit must not ask for all there is.
+        raise StorageError(f"{where}: is damaged: its header is invalid: {error}") from error
+    # Checked before allocation: a flipped bit must not request huge arrays.
     if not valid or claimed + len(head) + length + _DIGEST_BYTES != size_bytes:
         raise StorageError(f"{where}: is damaged: its header does not fit its {size_bytes} bytes")
     return arrays
@@ -206,7 +206,7 @@ def _read_into(file: BinaryIO, view: memoryview, where: str) -> None:
     while len(view):
         count = cast(Any, file).readinto(view)
         if not count:
-            raise StorageError(f"{where}: is torn: {len(view)} bytes or more are missing")
+            raise StorageError(f"{where}: is truncated: at least {len(view)} bytes are missing")
         view = view[count:]
 
 
@@ -214,7 +214,7 @@ def _read_into(file: BinaryIO, view: memoryview, where: str) -> None:
 
 
 def history_lines(history: ClockHistory) -> Iterator[bytes]:
-    """Yield the history as lines of JSON, some at a time: other threads get their turn in between."""
+    """Yield the history as JSON lines, in batches, so that other threads run in between."""
     for start in range(0, len(history), _HISTORY_LINES):
         some = history[start : start + _HISTORY_LINES]
         rows = ([r.clock, r.samples, r.loss_sum, list(r.evaluation), r.completed_s] for r in some)
@@ -227,13 +227,13 @@ def parse_history(data: bytes, where: str) -> ClockHistory:
     Raises
     ------
     StorageError
-        They are something else.
+        The data is not such a history.
     """
     try:
         rows = [json.loads(line) for line in data.splitlines()]
         return ClockHistory(ClockRecord(int(c), int(n), float(s), tuple(e), float(at_s)) for c, n, s, e, at_s in rows)
     except (ValueError, TypeError, OverflowError) as error:
-        raise StorageError(f"{where}: is no history: {error}") from error
+        raise StorageError(f"{where}: is not a history: {error}") from error
 
 
 # ---- whole checkpoints
@@ -245,21 +245,21 @@ class CheckpointStore:
     Parameters
     ----------
     storage : Storage
-        Its root is the folder of the job's checkpoints.
+        Its root is the job's checkpoint folder.
     """
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        #: The latest that was moved to its place here, and whose name survives a loss of power.
+        #: Latest checkpoint that this object renamed into place durably.
         self._durable = ""
 
     def names(self) -> list[str]:
-        """Return the complete checkpoints, the latest first: by epoch, then by clock."""
+        """Return the complete checkpoints, latest first: by epoch, then by clock."""
         found = [name for name in self.storage.names("") if _NAME.fullmatch(name)]
         return sorted(found, key=_order, reverse=True)
 
     def remove_leftovers(self, before: str = "") -> None:
-        """Remove what was begun and never became a checkpoint; where ``before`` is given, only what is older."""
+        """Remove unfinished checkpoints; with ``before``, only those older than it."""
         for name in self.storage.names(""):
             begun = name.removesuffix(PARTIAL)
             old = not before or (_NAME.fullmatch(begun) is not None and _order(begun) < _order(before))
@@ -267,26 +267,25 @@ class CheckpointStore:
                 self.storage.remove(name)
 
     def write_part(self, checkpoint: str, file: str, arrays: Sequence[np.ndarray]) -> tuple[int, str]:
-        """Write one partition of a checkpoint that is being made; return (size_bytes, checksum)."""
+        """Write one partition of an unfinished checkpoint; return (size_bytes, checksum)."""
         return write_part(self.storage, f"{checkpoint}{PARTIAL}/{file}", arrays)
 
     def finish(self, manifest: Manifest, history: ClockHistory) -> Manifest:
-        """Make a checkpoint of the parts that were written; return its manifest.
+        """Complete a checkpoint whose parts are written; return its manifest.
 
-        May be called again for one that is complete: the job master may have ended before it knew.
+        Idempotent: a job master that crashed in between repeats the call.
 
         Parameters
         ----------
         manifest : Manifest
-            Its ``history`` is filled in.
+            ``history`` is filled in here.
         history : ClockHistory
-            Of all clocks before the checkpoint's first.
+            All clocks before the checkpoint's first.
 
         Raises
         ------
         StorageError
-            It is not in its place.  One that is there counts as complete, for whoever looks for one will find it;
-            what went wrong after that is logged.
+            The checkpoint is not in place.  Once it is, it counts as complete, and later errors are only logged.
         """
         name, partial = manifest.name, manifest.name + PARTIAL
         if name in self.storage.names(""):
@@ -295,7 +294,9 @@ class CheckpointStore:
             there = set(self.storage.names(partial))
             gone = [part.file for part in manifest.parts if part.file not in there]
             if gone:
-                raise StorageError(f"{self.storage.describe(partial)}: {', '.join(gone)} vanished before it was done")
+                raise StorageError(
+                    f"{self.storage.describe(partial)}: {', '.join(gone)} disappeared before it was complete"
+                )
             digest = xxhash.xxh3_64()
             with self.storage.write(f"{partial}/{HISTORY}") as file:
                 for lines in history_lines(history):
@@ -311,44 +312,45 @@ class CheckpointStore:
             except StorageError as error:
                 if name not in self.storage.names(""):
                     raise
-                # It is in its place, so it is complete.
-                logger.warning("checkpoint %s is complete, but may not survive a loss of power: %s", name, error)
+                # It is in place, so it is complete.
+                logger.warning("checkpoint %s is complete, but may not survive a power loss: %s", name, error)
                 return self.manifest(name)
             self._durable = name
         return manifest
 
     def remove_earlier(self, name: str, kept: Collection[str]) -> None:
-        """Remove what is older than a complete checkpoint and not ``kept``; it is complete however that goes.
+        """Remove checkpoints older than a complete one, except those ``kept``; errors are only logged.
 
-        A job will not go back to those, and a damaged one must not stay in place of a good one.  Later ones stay: they
-        came after this was decided.  Nothing is removed where a loss of power may take back the name of the complete
-        one, or another process gave it that name and nobody knows.  What stays is removed with the next one, and what
-        cannot be removed is logged.
+        The job will not roll back to older ones, and a damaged one must not replace a good one.  Later ones stay: they
+        were written after this decision.
+
+        Nothing is removed unless this object made ``name`` durable: a power loss might undo the rename.  The next call
+        removes what remains.
 
         Parameters
         ----------
         name : str
         kept : collection of str
-            Names of the checkpoints that stay beside it.
+            Checkpoints to keep besides ``name``.
         """
         if name != self._durable:
-            logger.info("checkpoints before %s stay until the next one", name)
+            logger.info("checkpoints before %s are kept until the next one", name)
             return
         try:
             others = [other for other in self.names() if _order(other) < _order(name) and other not in kept]
         except StorageError as error:
-            logger.warning("checkpoints before %s are not removed: %s", name, error)
+            logger.warning("checkpoints before %s could not be removed: %s", name, error)
             return
         for other in others:
             try:
                 self.storage.remove(other)
             except StorageError as error:
-                logger.warning("checkpoint %s is not removed: %s", other, error)
+                logger.warning("checkpoint %s could not be removed: %s", other, error)
         with suppress(StorageError):
             self.remove_leftovers(name)
 
     def discard(self, name: str) -> None:
-        """Remove what was written of a checkpoint that did not become one."""
+        """Remove the files of an unfinished checkpoint."""
         self.storage.remove(name + PARTIAL)
 
     # ---- reading
@@ -359,7 +361,7 @@ class CheckpointStore:
         Raises
         ------
         StorageError
-            It is missing or damaged.
+            The manifest is missing or damaged.
         """
         path = f"{name}/{MANIFEST}"
         where = self.storage.describe(path)
@@ -383,12 +385,12 @@ class CheckpointStore:
         return found
 
     def history(self, manifest: Manifest) -> ClockHistory:
-        """Return what was measured at the clocks before a checkpoint.
+        """Return the measurements of the clocks before a checkpoint.
 
         Raises
         ------
         StorageError
-            It is missing or damaged.
+            The history is missing or damaged.
         """
         path = f"{manifest.name}/{HISTORY}"
         with self.storage.read(path) as file:
@@ -404,18 +406,18 @@ class CheckpointStore:
         Raises
         ------
         StorageError
-            They are missing or damaged.
+            The part is missing or damaged.
         """
         part = manifest.parts[partition]
         return read_part(self.storage, f"{manifest.name}/{part.file}", part.size_bytes, part.checksum)
 
     def verify(self, name: str) -> Manifest:
-        """Read all of a checkpoint; return its manifest.
+        """Read and verify all files of a checkpoint; return its manifest.
 
         Raises
         ------
         StorageError
-            Something of it is missing or damaged.
+            A file is missing or damaged.
         """
         manifest = self.manifest(name)
         self.history(manifest)
@@ -424,19 +426,19 @@ class CheckpointStore:
         return manifest
 
     def latest_valid(self, job: Mapping[str, Any]) -> tuple[Manifest | None, tuple[str, ...]]:
-        """Return the latest checkpoint of which every byte is right, and what is damaged of later ones.
+        """Return the latest undamaged checkpoint, and an error for each later one, which is damaged.
 
         Parameters
         ----------
         job : mapping
-            What makes a job this one.
+            Settings that must be equal; see :func:`check_same_job`.
 
         Raises
         ------
         ConfigError
-            It is the checkpoint of another job.
+            The checkpoint belongs to another job.
         StorageError
-            The folder cannot be read at all.
+            The folder cannot be read.
         """
         damaged: list[str] = []
         for name in self.names():
@@ -451,24 +453,24 @@ class CheckpointStore:
         return None, tuple(damaged)
 
     def last_epoch(self) -> int:
-        """Return the highest epoch that any checkpoint has, also a damaged one; 0 where there is none."""
+        """Return the highest epoch of any checkpoint, including damaged ones; 0 if there is none."""
         return max((_order(name)[0] for name in self.names()), default=0)
 
 
 def open_checkpoints(folder: Location, patience_s: float | None = None) -> CheckpointStore:
-    """Return the checkpoints in a folder; ``patience_s`` as of :func:`~eps.storage.locations.open_storage`."""
+    """Return the checkpoints in a folder; for ``patience_s`` see :func:`~eps.storage.locations.open_storage`."""
     return CheckpointStore(open_storage(folder, patience_s=patience_s))
 
 
 def place_of(checkpoint_dir: str, name: str, default: Path) -> Location:
-    """Return where a job's checkpoints are.
+    """Return the folder of a job's checkpoints.
 
     Parameters
     ----------
     checkpoint_dir : str
-        The setting; empty takes ``default``.
+        The setting; empty selects ``default``.
     name : str
-        The job's.
+        The job's name.
     default : Path
     """
     return location(checkpoint_dir) / name if checkpoint_dir else default

@@ -1,4 +1,4 @@
-"""Folders of checkpoints outside of jobs' directories: each says in ``owner.txt`` which job has it."""
+"""Ownership of checkpoint folders outside of jobs' directories: ``owner.txt`` in each names its job."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from eps.storage.locations import Location, open_storage
 
 logger = logging.getLogger(__name__)
 
-#: In a folder outside of the job's directory: whose it is.
+#: File in such a folder that names its owner.
 OWNER = "owner.txt"
-#: A NameNode that does not answer is waited for this long before what is to go stays for now.
+#: Retry deadline for a removal; after it the folder stays for now.
 REMOVE_S = 3.0
 
 
 def owner_of(job: JobDir) -> str:
-    """Return how a job is named in the folder of its checkpoints: no two hosts or homes share a name."""
+    """Return a job's name as a folder owner: unique across hosts and homes."""
     return f"{socket.gethostname()}:{job.path}"
 
 
 def signed_by(storage: Storage) -> str:
-    """Return whose a folder is, as of :func:`owner_of`; empty where it does not say.
+    """Return the owner that a folder names, see :func:`owner_of`; empty if it names none.
 
     Raises
     ------
     StorageError
-        It cannot be looked at.
+        The folder cannot be read.
     """
     if OWNER not in storage.names(""):
         return ""
@@ -42,7 +42,7 @@ def signed_by(storage: Storage) -> str:
 
 
 def open_kept(folder: str, conf_dir: str) -> Storage:
-    """Return the store of a folder that EPS has on a cluster, which is waited for shortly only.
+    """Return the store of a folder that EPS created on a cluster, with a short retry deadline.
 
     Parameters
     ----------
@@ -53,22 +53,22 @@ def open_kept(folder: str, conf_dir: str) -> Storage:
     Raises
     ------
     ConfigError
-        The configuration of its cluster cannot be read any more.
+        The cluster's configuration can no longer be read.
     """
     return open_storage(folder, patience_s=REMOVE_S, conf=read_configuration(Path(conf_dir)))
 
 
 def check_claim(folder: Location, *owners: str) -> None:
-    """Refuse a folder in which another job has checkpoints, or may have some soon.
+    """Refuse a folder that another job uses for its checkpoints, or has claimed.
 
     Raises
     ------
     ConfigError
-        It would be in a file.
+        The parent of the folder is a file.
     JobExistsError
-        It is not empty, and not of one of the ``owners``.
+        The folder is not empty, and its owner is not one of ``owners``.
     StorageError
-        It cannot be looked at.
+        The folder cannot be read.
     """
     if folder.parent.is_file():
         raise ConfigError(f"checkpoint_dir is {folder.parent}, which is a file, but must be a folder")
@@ -80,25 +80,25 @@ def check_claim(folder: Location, *owners: str) -> None:
         found = signed_by(storage)
     if not found or found not in owners:
         raise JobExistsError(
-            f"checkpoint_dir: {folder} is {f'of the job {found}' if found else 'not empty'}: choose another name or "
-            f"another checkpoint_dir, or remove that folder{', if that job is over' if found else ''}"
+            f"checkpoint_dir: {folder} {f'belongs to job {found}' if found else 'is not empty'}: choose another name "
+            f"or another checkpoint_dir, or remove that folder{', if that job has ended' if found else ''}"
         )
 
 
 def claim(folder: Location, owner: str, *formers: str) -> None:
-    """Take a folder for the checkpoints of a new job; what an earlier job of the same owner left is removed.
+    """Claim a folder for the checkpoints of a new job; remove the files of an earlier job of the same owner.
 
     Parameters
     ----------
     folder : Location
     owner : str
     *formers : str
-        What the same owner was called before.
+        Earlier names of the same owner.
 
     Raises
     ------
     ConfigError, JobExistsError, StorageError
-        As :func:`check_claim`; or it cannot be written.
+        :func:`check_claim` refuses the folder, or it cannot be written.
     """
     check_claim(folder, owner, *formers)
     storage = open_storage(folder)
@@ -107,38 +107,38 @@ def claim(folder: Location, owner: str, *formers: str) -> None:
     try:
         _sign(storage, owner)
     except BaseException:
-        # Also where somebody interrupts: nobody would know whose the empty folder is.
+        # Also on an interrupt: an empty folder without an owner would block its next user.
         with suppress(StorageError):
             storage.remove("")
         raise
 
 
 def check_signed(storage: Storage, owner: str) -> bool:
-    """Return whether a folder says that it is ``owner``'s; empty: the job's directory has it, and nobody signs.
+    """Return whether a folder names ``owner``; True for an empty ``owner``, whose folder is in the job's directory.
 
     Raises
     ------
     StorageError
-        Another job has it by now; or it cannot be looked at.
+        The folder belongs to another job, or cannot be read.
     """
     if not owner:
         return True
     found = signed_by(storage)
     if found not in ("", owner):
         raise StorageError(
-            f"{storage.describe('')} is of the job {found} by now: it was removed while this job had it; end one of "
-            "the two, and give it another checkpoint_dir"
+            f"{storage.describe('')} belongs to job {found} now: the folder was removed while this job used it; end "
+            "one of the two jobs, and give it another checkpoint_dir"
         )
     return bool(found)
 
 
 def claim_again(storage: Storage, owner: str) -> None:
-    """Say once more whose a folder is, where somebody has removed it under its job; else nothing changes.
+    """Write the owner of a folder again if the folder was removed while its job runs.
 
     Raises
     ------
     StorageError
-        As :func:`check_signed`; or it cannot be written.
+        :func:`check_signed` refuses the folder, or it cannot be written.
     """
     if not check_signed(storage, owner):
         _sign(storage, owner)
@@ -150,12 +150,12 @@ def _sign(storage: Storage, owner: str) -> None:
 
 
 def release(storage: Storage, owner: str) -> bool:
-    """Remove a folder with all checkpoints in it; return False where it is not ``owner``'s, and stays.
+    """Remove a folder with all its checkpoints; keep it and return False if ``owner`` does not own it.
 
     Raises
     ------
     StorageError
-        It cannot be looked at, or cannot be removed.
+        The folder cannot be read or removed.
     """
     if not storage.names(""):
         return True
@@ -167,24 +167,24 @@ def release(storage: Storage, owner: str) -> bool:
 
 @dataclass(frozen=True)
 class Claim:
-    """A folder on a cluster that EPS chose for a job's checkpoints: it goes with the job.
+    """A checkpoint folder on a cluster that EPS chose for a job; it is removed with the job.
 
-    One that the user named (``--checkpoint-dir``) is his: of that there is no such note, and it stays.
+    A folder that the user named (``--checkpoint-dir``) has no such note and stays.
     """
 
     folder: str
-    #: As of :func:`owner_of`, when it was taken.
+    #: The owner (see :func:`owner_of`) when the folder was claimed.
     owner: str
     #: Folder of the cluster's configuration.
     conf_dir: str
 
     def write(self, job: JobDir) -> None:
-        """Note it in the job's record, before the folder is taken."""
+        """Add the claim to the job's record, before the folder is claimed."""
         job.note(yarn={"claim": asdict(self)})
 
     @classmethod
     def read(cls, job: JobDir) -> Claim | None:
-        """Return what is noted; None of a job that has no such folder, or has it no longer.
+        """Return the claim in a job's record; None if the job has no such folder, or no longer.
 
         Raises
         ------
@@ -195,28 +195,28 @@ class Claim:
         return None if found is None else cls(*(str(found[field.name]) for field in fields(cls)))
 
     def remove(self) -> None:
-        """Remove the folder, unless it has become somebody else's.  Harmless when repeated.
+        """Remove the folder, unless another owner has claimed it.  Idempotent.
 
         Raises
         ------
         ConfigError
-            The configuration of its cluster cannot be read any more.
+            The cluster's configuration can no longer be read.
         StorageError
-            It cannot be removed.
+            The folder cannot be removed.
         """
         if not release(open_kept(self.folder, self.conf_dir), self.owner):
-            logger.warning("%s stays: its %s does not name %s", self.folder, OWNER, self.owner)
+            logger.warning("%s is not removed: its %s does not name %s", self.folder, OWNER, self.owner)
 
 
 def remove_claimed(job: JobDir) -> None:
-    """Remove what a job that nobody is to go on with has of checkpoints on a cluster, where EPS chose their folder.
+    """Remove the checkpoint folder that EPS chose on a cluster for a job that will not be resumed.
 
-    Harmless when repeated; raises as :meth:`Claim.remove`.
+    Idempotent; raises the errors of :meth:`Claim.remove`.
 
     Parameters
     ----------
     job : JobDir
-        Whose lock the caller holds.
+        The caller holds its lock.
     """
     claimed = Claim.read(job)
     if claimed is not None:

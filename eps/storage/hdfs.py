@@ -1,14 +1,14 @@
 """A store of files on HDFS, through WebHDFS.
 
-What is written is collected in memory, or past some size in a temporary file without a name, and sent when it is
-complete: a DataNode that is lost on the way costs another try, not the file.  It is sent under a temporary name and
-takes its place by a rename, which the NameNode does at once and writes into its log before it answers.
+Writes are atomic.  Data is collected in memory, or in an unnamed temporary file if it is large, and uploaded when
+complete, so losing a DataNode costs a retry, not the file.  The upload goes to a temporary name; a rename, which the
+NameNode logs before it answers, puts it in place.
 
-How durable that is: every block is synced to the disk of each DataNode that holds it before the last byte is
-acknowledged (``SYNC_BLOCK``), the name is in the NameNode's log.  Nothing survives all of its copies.
+Durability: each DataNode syncs every block to disk before the last byte is acknowledged (``SYNC_BLOCK``).  The name is
+in the NameNode's log.  A file is lost only with all of its replicas.
 
-HDFS knows each file by a number that a rename does not change.  By it one finds out what became of a rename whose
-answer was lost.
+HDFS knows each file by an id that a rename does not change.  If the answer to a rename is lost, the id shows whether it
+happened.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import posixpath
 import secrets
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
@@ -31,11 +31,11 @@ from eps.hadoop.conf import HadoopConf
 from eps.storage.webhdfs import MissingError, Passing, WebHdfs, connect, trouble_of
 from eps.system import interrupt
 
-#: What is written is kept in memory up to this size.
+#: Writes are collected in memory up to this size.
 _MOST_IN_MEMORY_BYTES = 64 << 20
-#: Sent and read in pieces of this size.
+#: Size of the pieces that are sent and read.
 _PIECE_BYTES = 1 << 20
-#: As of a job's directory: only its user reads what it holds.
+#: Modes for private data, as in a job's directory: accessible to its user only.
 PRIVATE_FILE, PRIVATE_FOLDER = "600", "700"
 PUBLIC_FILE, PUBLIC_FOLDER = "644", "755"
 
@@ -46,14 +46,14 @@ class FileStatus:
 
     is_folder: bool
     size_bytes: int
-    #: Milliseconds since 1970.
+    #: Unix time in milliseconds.
     modified_ms: int
-    #: Stays the same when it is renamed.
+    #: HDFS's id of the file; a rename does not change it.
     file_id: int
 
 
 class _Body:
-    """What is sent: its length goes before it, so that HTTP needs no pieces of its own."""
+    """The body of an upload, with a known length, so that HTTP needs no chunks."""
 
     def __init__(self, file: BinaryIO, size_bytes: int) -> None:
         self._file, self._size_bytes = file, size_bytes
@@ -78,9 +78,9 @@ class HdfsStorage:
     ----------
     web : WebHdfs
     root : str
-        Absolute path of the folder in the file system; made when the first file is written.
+        Absolute path of the folder in the file system; created by the first write.
     public : bool
-        Everybody may read what is written; by default its user alone.
+        Make written files readable by everyone; by default by their user only.
     """
 
     def __init__(self, web: WebHdfs, root: str, *, public: bool = False) -> None:
@@ -91,7 +91,7 @@ class HdfsStorage:
         self._made = False
 
     def describe(self, path: str) -> str:
-        """Return the path with the file system that it is on."""
+        """Return the path with its file system."""
         return f"{self._web.name}{self._path(path)}"
 
     def _path(self, path: str) -> str:
@@ -101,12 +101,12 @@ class HdfsStorage:
 
     @contextmanager
     def write(self, path: str) -> Iterator[BinaryIO]:
-        """Give a file to write, which is sent and becomes ``path`` when the block ends.
+        """Open a file to write; it is uploaded and becomes ``path`` when the block ends.
 
         Raises
         ------
         StorageError
-            ``path`` is the old file or the new one, whole.
+            The write failed; ``path`` is the old file or the new one, complete.
         """
         try:
             with tempfile.SpooledTemporaryFile(_MOST_IN_MEMORY_BYTES) as collected:
@@ -139,13 +139,13 @@ class HdfsStorage:
             placed = True
         finally:
             for temporary in temporaries[: len(temporaries) - placed]:
-                # Of the last one only the master's name is known, and whoever is asked may be what is lost.
+                # Best effort: the NameNode may be unreachable.
                 with suppress(Exception):
                     self._web.client.delete(temporary)
 
     def _send(self, path: str, file: BinaryIO, size_bytes: int, lost: list[str]) -> int:
-        """Write a new file and return its number; the DataNodes that are ``lost`` are left out, where others are."""
-        # Before it is there, and then between its pieces: where a DataNode makes it a moment later, nobody removes it.
+        """Write a new file and return its id; avoid ``lost`` DataNodes if there are others."""
+        # Only before the file exists and between its pieces: a file that a DataNode creates later would not be removed.
         interrupt.heed()
         mode = {"permission": self._file_mode, "overwrite": "false", "createflag": "CREATE,SYNC_BLOCK"}
         url = self._web.data_node(self._web.client._create, path, lost, **mode)
@@ -157,7 +157,7 @@ class HdfsStorage:
         return found.file_id
 
     def _place(self, what: str, source: str, target: str, number: int, *, overwrite: bool = True) -> None:
-        """Give a file or folder its name; one that has got it by a try whose answer was lost has it."""
+        """Rename a file or folder; succeed also if an earlier try, whose answer was lost, has renamed it."""
         tries = 0
 
         def place() -> None:
@@ -182,12 +182,12 @@ class HdfsStorage:
             return False
 
     def rename(self, folder: str, target: str) -> None:
-        """Move a folder or a file to a name that is free.
+        """Move a folder or file to an unused name.
 
         Raises
         ------
         StorageError
-            It is whole, under one of the two names.
+            The rename failed; the source is complete under one of the two names.
         """
         what = f"{self.describe(folder)}: cannot become {self.describe(target)}"
         source = self._path(folder)
@@ -202,11 +202,29 @@ class HdfsStorage:
         with suppress(MissingError):
             self._web.ask(what, lambda: self._web.client.delete(self._path(path), recursive=True))
 
+    def admit(self, path: str, who: Collection[str], rights: str) -> None:
+        """Give others rights at a file or folder, as ``--x``, by the NameNode's access control lists.
+
+        Parameters
+        ----------
+        path : str
+        who : collection of str
+            As ``user:ann``, ``group:research``, or ``other:``.
+        rights : str
+
+        Raises
+        ------
+        StorageError
+            There is none, or its NameNode keeps no such lists.
+        """
+        what, entries = f"{self.describe(path)}: others get no rights", ",".join(f"{each}:{rights}" for each in who)
+        self._web.ask(what, lambda: self._web.client.set_acl(self._path(path), entries, clear=False))
+
     # ---- reading
 
     @contextmanager
     def read(self, path: str) -> Iterator[BinaryIO]:
-        """Give a file to read from its beginning; where its DataNode is lost, another goes on where that ended."""
+        """Open a file to read from its beginning; if its DataNode is lost, another one continues at that byte."""
         status = self.status(path)
         if status.is_folder:
             raise StorageError(f"{self.describe(path)}: cannot be read: is a folder")
@@ -217,11 +235,11 @@ class HdfsStorage:
             reader.close()
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none of one that does not exist."""
+        """Return the names in a folder, sorted; an empty list if it does not exist."""
         return sorted(self.statuses(folder))
 
     def statuses(self, folder: str) -> dict[str, FileStatus]:
-        """Return what is in a folder, by name; nothing of one that does not exist."""
+        """Return name -> status of a folder's entries; empty if it does not exist."""
         what = f"{self.describe(folder)}: cannot be listed"
         try:
             answer = self._web.ask(what, lambda: self._web.client.list(self._path(folder), status=True))
@@ -230,28 +248,28 @@ class HdfsStorage:
         return {name: _status(entry) for name, entry in answer}
 
     def status(self, path: str) -> FileStatus:
-        """Return what a file or folder is.
+        """Return the status of a file or folder.
 
         Raises
         ------
         MissingError
-            There is none.
+            The path does not exist.
         StorageError
-            It cannot be asked for.
+            The status cannot be read.
         """
         what = f"{self.describe(path)}: cannot be read"
         return _status(self._web.ask(what, lambda: self._web.client.status(self._path(path))))
 
     def checksum(self, path: str) -> str:
-        """Return HDFS's own checksum of a file, with what it is: as ``MD5-of-0MD5-of-512CRC32C:00...``.
+        """Return HDFS's own checksum of a file with its algorithm, such as ``MD5-of-0MD5-of-512CRC32C:00...``.
 
-        It is made of the checksums that the DataNodes keep, so it is known without reading the file.  Equal files that
-        were written with other sizes of blocks have other ones.
+        It is computed from the checksums that DataNodes keep, without reading the file.  Equal files written with
+        different block sizes have different checksums.
         """
         lost: list[str] = []
 
         def ask() -> str:
-            # Any DataNode can make it, but who asks the NameNode for a checksum cannot leave out those that are lost.
+            # Asks a DataNode directly: the NameNode's own operation cannot leave out lost DataNodes.
             url = self._web.data_node(self._web.client._open, self._path(path), lost)
             parts = urlsplit(url)
             query = parts.query.replace("op=OPEN", "op=GETFILECHECKSUM", 1)
@@ -260,11 +278,11 @@ class HdfsStorage:
             found = answer.json()["FileChecksum"]
             return f"{found['algorithm']}:{found['bytes']}"
 
-        return self._web.ask(f"{self.describe(path)}: its checksum cannot be had", ask)
+        return self._web.ask(f"{self.describe(path)}: its checksum cannot be read", ask)
 
 
 class _Reader(io.RawIOBase):
-    """A file from its beginning to its end, by as many connections as it takes."""
+    """A file read from beginning to end, over as many connections as needed."""
 
     def __init__(self, web: WebHdfs, path: str, where: str, status: FileStatus) -> None:
         self._web, self._path, self._where, self._status = web, path, where, status
@@ -287,7 +305,7 @@ class _Reader(io.RawIOBase):
                     count = int(self._answer.raw.readinto(view))
                     if not count:
                         raise Passing(
-                            f"{urlsplit(self._url).netloc} ended it before its {self._status.size_bytes} bytes"
+                            f"{urlsplit(self._url).netloc} closed it before its {self._status.size_bytes} bytes"
                         )
                 self._at += count
                 return count
@@ -304,11 +322,11 @@ class _Reader(io.RawIOBase):
         return bytes(content)
 
     def _open(self) -> None:
-        """Connect to a DataNode for what is left; other content than it was would be a mixture."""
+        """Connect to a DataNode for the remaining bytes; raise StorageError if the file was replaced meanwhile."""
         if self._at:
             found = _status(self._web.client.status(self._path))
             if found != self._status:
-                raise StorageError(f"{self._where}: cannot be read: it was replaced while it was read")
+                raise StorageError(f"{self._where}: cannot be read: it was replaced meanwhile")
         self._url = self._web.data_node(self._web.client._open, self._path, self._lost, offset=self._at)
         with _leaving_out(self._url, self._lost):
             self._answer = self._web.send("GET", self._url, stream=True)
@@ -325,13 +343,13 @@ class _Reader(io.RawIOBase):
 
 @contextmanager
 def _leaving_out(url: str, lost: list[str]) -> Iterator[None]:
-    """Note the DataNode of ``url`` as lost where the block raises."""
+    """Add the DataNode of ``url`` to ``lost`` if the block raises."""
     try:
         yield
     except Exception:
         host = urlsplit(url).hostname or ""
         with suppress(OSError):
-            # The NameNode knows them by address.
+            # The NameNode knows DataNodes by address.
             host = socket.gethostbyname(host)
         if host not in lost:
             lost.append(host)

@@ -1,28 +1,28 @@
-"""Where jobs live on disk: ``EPS_HOME``, one directory per job, and the lock that says whether it runs.
+"""Jobs on disk: one directory per job under ``EPS_HOME``, with a lock that shows whether the job runs.
 
 ::
 
     EPS_HOME (default ~/.eps)
     ├── cache/                    prepared data sets, shared by all jobs
     └── jobs/NAME/
-        ├── lock                  locked (flock) for as long as the job runs
-        ├── token                 what members prove to each other on sockets outside of sockets/
-        ├── tls/                  authority, certificate and key of the job, where it uses TLS
-        ├── sockets/              what its processes listen on, where it does not
-        ├── job.json              the record: what was asked, where the job runs, how it ended; see eps.storage.record
-        ├── master.json           where the job master listens; there only while the job runs, as is
-        ├── status.json           how far the job was a second ago
-        ├── journal.jsonl         what the job master decided
-        ├── state/                what the job master needs to be started again
+        ├── lock                  locked (flock) while the job runs
+        ├── token                 shared secret of the members, for connections outside of sockets/
+        ├── tls/                  authority, certificate and key of the job, if it uses TLS
+        ├── sockets/              Unix sockets of its processes, if it does not
+        ├── job.json              the record: settings, where the job runs, how it ended; see eps.storage.record
+        ├── master.json           address of the job master; only while the job runs
+        ├── status.json           status of a second ago; only while the job runs
+        ├── journal.jsonl         decisions of the job master
+        ├── state/                state of the job master, for its restart
         ├── logs/                 one file per process
-        ├── containers/ID/        scratch space of a container; gone when it ends
-        ├── checkpoints/          the parameters at some clocks; see eps.storage.checkpoint
-        ├── history.jsonl         of a job that was resumed: what was measured before
-        ├── report.json           what the job measured
+        ├── containers/ID/        scratch directory of a container; removed when it ends
+        ├── checkpoints/          saved parameters; see eps.storage.checkpoint
+        ├── history.jsonl         measurements before the checkpoint from which the job was resumed
+        ├── report.json           measurements of the job
         └── model.npz             the trained model
 
-A lock, and not a pid, says that a job runs: the kernel drops it with its last holder, however that ends, and pids are
-used again.
+A lock, not a pid, shows that a job runs: the kernel releases it when its last holder ends in any way, while pids are
+reused.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ from eps.storage.atomic import read_json, write_bytes_atomic
 from eps.storage.record import NO_WORD, End, Phase, Record, read_record, write_record
 from eps.system.home import DIRECTORY_MODE, eps_home, make_private
 
-#: In a job's directory, and in a store that takes its place between hosts.
+#: File name in a job's directory, and in a store that replaces the directory between hosts.
 MASTER_FILE = "master.json"
-#: Of a job whose supervisor was killed.
+#: End of a job whose supervisor was killed.
 LOST = End("killed", NO_WORD, is_lost=True)
 TOKEN_BYTES = 16
-#: Room on the disk that a job keeps while it runs, so that how it ended can be noted where the disk is full.
+#: Disk space that a job reserves while it runs, so that its end can be recorded on a full disk.
 RESERVE_BYTES = 256 << 10
-#: A millisecond lies between two of them: a process that settles a job has its lock for about as long as a disk takes.
+#: Tries to lock, a millisecond apart: a process that settles a job holds its lock for a few disk writes.
 LOCK_ATTEMPTS = 100
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
 def check_job_name(name: str) -> str:
-    """Return ``name`` if a job may have it.
+    """Return ``name`` if it is a valid job name.
 
     Raises
     ------
     ConfigError
-        It is not 1 to 64 letters, digits, dots, underscores and dashes, or begins with a dot.
+        The name is not 1 to 64 letters, digits, dots, underscores and dashes, or begins with a dot.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
@@ -92,27 +92,27 @@ def _is_at(path: Path, fd: int) -> bool:
 class JobLock:
     """The lock of a running job, held by an open file.
 
-    Every process that has inherited the open file holds it, so the client that creates a job hands it to the supervisor
-    with no moment between in which nobody has it.
+    Every process that inherits the open file holds the lock.  The client that creates a job hands the file to the
+    supervisor, so the lock is never free in between.
 
-    It is the file at ``path`` that is locked: one that was removed or replaced after it was opened says nothing, and is
-    opened again.
+    The lock applies to the file that ``path`` names.  A file that was removed or replaced after it was opened is opened
+    again.
 
     Parameters
     ----------
     path : Path
-        The job's lock file, created if need be.
+        The job's lock file, created if missing.
     handed_fd : int, optional
-        The open file, where another process has locked it for this one.
+        The open file, if another process has locked it for this one.
 
     Raises
     ------
     JobExistsError
-        Somebody else holds it.
+        Another process holds the lock.
     ConfigError
         ``handed_fd`` is another file.
     StorageError
-        The file cannot be opened or locked; its directory may have gone.
+        The file cannot be opened or locked; its directory may be gone.
     """
 
     def __init__(self, path: Path, handed_fd: int = -1) -> None:
@@ -128,7 +128,7 @@ class JobLock:
                 if self._fd < 0:
                     self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 if not _try_lock(self._fd, fcntl.LOCK_EX):
-                    # It may be :meth:`JobDir.is_running` or :meth:`JobDir.settle` that holds it, for an instant.
+                    # The holder may be :meth:`JobDir.is_running` or :meth:`JobDir.settle`, for an instant.
                     time.sleep(0.001)
                 elif _is_at(path, self._fd):
                     return
@@ -145,16 +145,16 @@ class JobLock:
         return self._fd
 
     def close(self) -> None:
-        """Close this process's hold; the lock lives on where the file was handed over.  Harmless when repeated."""
+        """Close this process's hold; other processes with the open file keep the lock.  Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
     def release(self) -> None:
-        """Unlock the file, which was handed to no process, and close it.
+        """Unlock the file, which no other process was given, and close it.
 
-        A process that another thread forks meanwhile has the open file until it runs its program.  If this only closed
-        it, it would be locked for so long, and the job would seem to run.
+        A process that another thread forks meanwhile inherits the open file until it runs exec.  Closing alone would
+        leave the lock held for that time, and the job would seem to run.
         """
         if self._fd >= 0:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
@@ -170,7 +170,7 @@ class JobLock:
 
 
 class _File:
-    """A file, or a folder, of a job's directory, by its name there."""
+    """The path of a file or folder in a job's directory."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -181,43 +181,43 @@ class _File:
 
 @dataclass(frozen=True)
 class JobDir:
-    """The directory of one job: where each file of it is, and its record."""
+    """The directory of one job: the paths of its files, and its record."""
 
     path: Path
 
     #: Locked while the job runs.
     lock = _File("lock")
-    #: What a caller must prove to know.
+    #: Secret that callers must prove to know.
     token = _File("token")
-    #: Certificates; there only where the job uses TLS.
+    #: Certificates; exists only if the job uses TLS.
     tls = _File("tls")
-    #: Folder of the file of the user's model; there only where the job has one.
+    #: Folder of the user's model code; exists only if the job has one.
     model_code = _File("model-code")
-    #: The start of all parameters, one flat float32 array; there only where the job begins with a model.
+    #: Initial values of all parameters, one flat float32 array; exists only if the job starts from a model.
     initial = _File("init.npy")
-    #: Unix sockets of the job's processes on this host, in a folder that only their user can enter.
+    #: Unix sockets of the job's processes on this host; only their user can enter the folder.
     sockets = _File("sockets")
     #: The record of the job; see :mod:`eps.storage.record`.
     job_json = _File("job.json")
-    #: Where the job master listens; there only while the job runs.
+    #: Address of the job master; exists only while the job runs.
     master_json = _File(MASTER_FILE)
-    #: The job's status of a second ago; there only while the job runs: at its end the record has it.
+    #: The job's status of a second ago; exists only while the job runs, since afterwards the record has it.
     status_json = _File("status.json")
-    #: Room for the record of the end where the disk is full by then; there only while the job runs.
+    #: Reserved space for the final record on a full disk; exists only while the job runs.
     reserve = _File("reserve")
-    #: What the job master decided.
+    #: Decisions of the job master.
     journal = _File("journal.jsonl")
-    #: What the job master needs to be started again: its state and the events since.
+    #: State of the job master for its restart: a snapshot and the events since.
     state = _File("state")
     #: One file per process.
     logs = _File("logs")
-    #: Scratch space of the containers that run.
+    #: Scratch directories of the running containers.
     containers = _File("containers")
-    #: The parameters at some clocks.
+    #: Saved parameters.
     checkpoints = _File("checkpoints")
-    #: What was measured before the clock that a resumed job goes on with.
+    #: Measurements before the clock at which a resumed job continues.
     history = _File("history.jsonl")
-    #: What the job measured.
+    #: Measurements of the job.
     report = _File("report.json")
     #: The trained model.
     model = _File("model.npz")
@@ -236,14 +236,14 @@ class JobDir:
         return self.containers / container_id
 
     def started_s(self) -> float:
-        """Return when the job was started, or resumed, in seconds of Unix time; 0.0 where that cannot be known."""
+        """Return when the job was started or resumed, as Unix time in seconds; 0.0 if unknown."""
         started_s = 0.0
         with suppress(StorageError):
             started_s = self.record().started_s
         return started_s or _changed_s(self.job_json) or _changed_s(self.path)
 
     def changed_s(self) -> float:
-        """Return when a file of its directory came, went or was replaced last, in seconds of Unix time."""
+        """Return when an entry of the directory last changed, as Unix time in seconds."""
         return _changed_s(self.path)
 
     def is_running(self) -> bool:
@@ -252,7 +252,7 @@ class JobDir:
         Raises
         ------
         StorageError
-            The lock cannot be looked at.
+            The lock file cannot be read.
         """
         try:
             fd = os.open(self.lock, os.O_RDONLY | os.O_CLOEXEC)
@@ -268,38 +268,38 @@ class JobDir:
     # ---- its record
 
     def record(self) -> Record:
-        """Return the job's record; one of which nothing is known where there is none.
+        """Return the job's record; an empty one if there is none.
 
         Raises
         ------
         StorageError
-            It is damaged, or cannot be read.
+            The record is damaged or cannot be read.
         """
         return read_record(self.job_json)
 
     def note(self, *, sync: bool = True, yarn: Mapping[str, Any] | None = None, **changes: Any) -> Record:
-        """Change fields of the record, and ``yarn`` those of its part on YARN; return it.  The caller holds the lock.
+        """Change fields of the record, ``yarn`` those of its YARN part, and return it; the caller holds the lock.
 
-        Without ``sync`` a loss of power may damage the record: of a job that has done nothing yet.
+        Without ``sync`` a power loss may damage the record, which is acceptable before the job has done anything.
 
         Raises
         ------
         StorageError
-            The record cannot be read, or not be written.
+            The record cannot be read or written.
         """
         record = self.record().changed(yarn, **changes)
         write_record(self.job_json, record, sync=sync)
         return record
 
     def begin(self, *, yarn: Mapping[str, Any] | None = None, **changes: Any) -> None:
-        """Note that a run of the job has begun, with other changes as of :meth:`note`; the caller holds the job's lock.
+        """Record that a run of the job begins; further changes as for :meth:`note`.  The caller holds the lock.
 
-        What an earlier run has brought goes: from now on nothing leads back to it.
+        Results of an earlier run are removed; from now on the earlier run cannot be restored.
 
         Raises
         ------
         StorageError
-            The record cannot be read, or not be written.
+            The record cannot be read or written.
         """
         record = self.record()
         if record.former is not None:
@@ -309,38 +309,38 @@ class JobDir:
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
     def close(self, end: End) -> Record:
-        """Note how the job ended, and remove what only a running job has; the caller holds the job's lock.
+        """Record how the job ended, and remove the files that only a running job has; the caller holds the lock.
 
         Raises
         ------
         StorageError
-            The record cannot be read, or not be written.
+            The record cannot be read or written.
         """
         record = _closed(self, self.record(), end)
-        # Before the sockets: a client that finds where the master listened finds a socket there.
+        # Before the sockets: a client that reads this address must find a socket there.
         with suppress(OSError):
             self.master_json.unlink()
         for folder in (self.containers, self.sockets):
             shutil.rmtree(folder, ignore_errors=True)
         self.reserve.unlink(missing_ok=True)
         write_record(self.job_json, record)
-        # The figures are in the record by now.
+        # The record has these figures now.
         with suppress(OSError):
             self.status_json.unlink()
         return record
 
     def give_back(self) -> End | None:
-        """Make the job what it was before its next run was prepared, which has not begun; the caller holds its lock.
+        """Undo the preparation of a run that has not begun; the caller holds the lock.
 
         Returns
         -------
         End or None
-            How it had ended; None where no next run is prepared: then nothing changes.
+            How the job had ended before; None if no run is prepared, and then nothing changes.
 
         Raises
         ------
         StorageError
-            The record cannot be read, or not be written.
+            The record cannot be read or written.
         """
         former = self.record().former
         if former is None:
@@ -349,24 +349,24 @@ class JobDir:
         return former.end
 
     def settle(self) -> Record:
-        """Return the record, after its last writer was killed as that process would have left it.
+        """Return the record; if its last writer was killed, first complete it.
 
-        A job whose supervisor was killed has ended; one that a client prepared anew, and did not start, is what it was
-        before.  Where the directory cannot be written the record is returned in that way all the same.
+        A job whose supervisor was killed has ended.  A run that a client prepared but did not start is undone.  If the
+        directory cannot be written, the completed record is returned all the same.
 
         Raises
         ------
         StorageError
-            It cannot be read.
+            The record cannot be read.
         """
-        # The lock first: what is read of a job whose lock is free is final.
+        # Check the lock first: the record of a job whose lock is free is final.
         is_running, record = self.is_running(), self.record()
         if is_running or not _is_unsettled(record) or not self.job_json.exists():
             return record if is_running else self.seen(record)
         try:
             lock = JobLock(self.lock)
             try:
-                # Another process may have settled it by now, or another run of it ended.
+                # Another process may have settled it meanwhile, or another run may have ended.
                 if _is_unsettled(record := self.record()):
                     _ = self.close(LOST) if record.former is None else self.give_back()
                 return self.record()
@@ -378,32 +378,32 @@ class JobDir:
             return self.seen(record)
 
     def seen(self, record: Record) -> Record:
-        """Return a record as :meth:`settle` leaves it, of a job that does not run; writes nothing."""
+        """Return a record as :meth:`settle` would complete it, for a job that does not run; write nothing."""
         if not _is_unsettled(record):
             return record
         return _closed(self, record, LOST) if record.former is None else record.former
 
     def ended(self) -> End | None:
-        """Return how the job ended; None while it runs, and where it may run on its cluster without a process here.
+        """Return how the job ended; None while it runs, also if it may run on its cluster without a local process.
 
         Raises
         ------
         StorageError
-            Its record cannot be read.
+            The record cannot be read.
         """
         if self.is_running():
             return self.record().end
         record = self.seen(self.record())
-        # Another run of it may have begun meanwhile.
+        # Another run may have begun meanwhile.
         return None if record.end is not None and record.end.is_lost and self.is_running() else record.end
 
     def check_fetched(self) -> None:
-        """Refuse a job that has finished while its model is on its cluster only.
+        """Refuse a finished job whose model is only on its cluster.
 
         Raises
         ------
         StorageError
-            It is; or the record cannot be read.
+            The model was not fetched yet, or the record cannot be read.
         """
         if is_unfetched(self.record()):
             raise StorageError(
@@ -411,19 +411,19 @@ class JobDir:
             )
 
     def is_on_yarn(self) -> bool:
-        """Return whether it has, or had, an application on YARN; also where its record is damaged: False then."""
+        """Return whether the job has or had a YARN application; False if its record is damaged."""
         try:
             return self.record().yarn.application is not None
         except StorageError:
             return False
 
     def make_token(self) -> None:
-        """Give the job another token, which its user alone can read.
+        """Give the job a new token, readable by its user only.
 
         Raises
         ------
         StorageError
-            It cannot be written.
+            The token cannot be written.
         """
         write_bytes_atomic(self.token, secrets.token_hex(TOKEN_BYTES).encode("ascii") + b"\n", sync=False)
 
@@ -433,7 +433,7 @@ class JobDir:
         Raises
         ------
         StorageError
-            It cannot be read.
+            The token cannot be read.
         """
         try:
             return self.token.read_text(encoding="ascii").strip()
@@ -442,13 +442,13 @@ class JobDir:
 
 
 def is_unfetched(record: Record) -> bool:
-    """Return whether a job on YARN has finished, and its model is on its cluster only."""
+    """Return whether a job on YARN has finished and its model is only on its cluster."""
     is_finished = record.end is not None and record.end.state == "finished"
     return is_finished and not record.yarn.is_fetched and bool((record.yarn.application or {}).get("shared"))
 
 
 def readable(path: Path) -> Mapping[str, Any]:
-    """Return the JSON object in a file; an empty one where the file is missing or damaged."""
+    """Return the JSON object in a file; an empty one if the file is missing or damaged."""
     try:
         return read_json(path) or {}
     except StorageError:
@@ -456,7 +456,7 @@ def readable(path: Path) -> Mapping[str, Any]:
 
 
 def with_figures(job: JobDir, end: End) -> End:
-    """Return an end with the figures that are in the job's files: its report, or what its master wrote last."""
+    """Return an end with the figures from the job's files: its report, or else the last status."""
     if report := readable(job.report):
         latest = {name: report[name][-1:] for name in ("history", "membership") if name in report}
         return replace(end, report={**report, **latest})
@@ -464,22 +464,22 @@ def with_figures(job: JobDir, end: End) -> End:
 
 
 def _closed(job: JobDir, record: Record, end: End) -> Record:
-    """Return the record of a job that has ended, with all that is said of it from now on."""
+    """Return the final record of a job that has ended."""
     report = readable(job.report)
     if end.is_lost and report.get("state"):
-        # The job master's word, where its supervisor was killed before it had its say.
+        # The job master's report is valid even if the supervisor was killed before it recorded the end.
         state = str(report["state"])
         end = End(state, str(report.get("reason", "")), 0 if state == "finished" else 1)
     return record.ended(with_figures(job, end))
 
 
 def _drop_results(job: JobDir) -> None:
-    """Remove what an earlier run of a job has brought."""
+    """Remove the results of an earlier run."""
     try:
         for path in (job.report, job.model, job.status_json):
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise StorageError(f"{job.path}: cannot be made ready: {error.strerror or error}") from error
+        raise StorageError(f"{job.path}: old results cannot be removed: {error.strerror or error}") from error
 
 
 def jobs_dir(home: Path | None = None) -> Path:
@@ -488,12 +488,12 @@ def jobs_dir(home: Path | None = None) -> Path:
 
 
 def cache_dir(home: Path | None = None) -> Path:
-    """Return the directory of prepared data sets, created if need be.
+    """Return the directory of prepared data sets, created if missing.
 
     Raises
     ------
     StorageError
-        It cannot be created.
+        The directory cannot be created.
     """
     path = (home or eps_home()) / "cache"
     _make(path)
@@ -501,7 +501,7 @@ def cache_dir(home: Path | None = None) -> Path:
 
 
 def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -> tuple[JobDir, JobLock]:
-    """Make the directory of a new job, in the place of a finished one of that name.
+    """Create the directory of a new job; a finished job of that name is replaced.
 
     Parameters
     ----------
@@ -510,7 +510,7 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
     home : Path, optional
         Default: :func:`~eps.system.home.eps_home`.
     anew : bool
-        Take the place of one as well that has stopped before its end and could be resumed.
+        Also replace a job that stopped early and could be resumed.
 
     Returns
     -------
@@ -521,11 +521,11 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
     Raises
     ------
     ConfigError
-        As of :func:`job_dir`.
+        :func:`job_dir` refuses the name.
     JobExistsError
-        A job of that name is running, or has stopped before its end.
+        A job of that name is running, or stopped early.
     StorageError
-        The directory cannot be made.
+        The directory cannot be created.
     """
     job = job_dir(name, home)
     root = job.path.parent
@@ -543,7 +543,7 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
         try:
             why = "" if anew else why_not_replaced(job)
             if why:
-                raise JobExistsError(f"job {name!r} {why}, choose another name, or begin again in its place (--anew)")
+                raise JobExistsError(f"job {name!r} {why}, choose another name, or replace it (--anew)")
             _empty(job)
             _make(job.logs)
             _make(job.containers)
@@ -555,20 +555,21 @@ def create_job_dir(name: str, home: Path | None = None, *, anew: bool = False) -
 
 
 def remove_job(job: JobDir, lock: JobLock | None = None) -> None:
-    """Remove a job that has ended, with all that is kept of it.
+    """Remove a job that has ended, with all its files.
 
     Parameters
     ----------
     job : JobDir
     lock : JobLock, optional
-        The job's, where the caller holds it for what else has to go: nobody starts the job again in between.  Closed.
+        The job's lock, if the caller holds it to remove more of the job: then no run can start in between.  Closed
+        here.
 
     Raises
     ------
     JobExistsError
-        It is running.
+        The job is running.
     StorageError
-        It cannot be removed, or only in part.
+        The job cannot be removed, or only in part.
     """
     with _taking_turns(job.path.parent):
         with lock or JobLock(job.lock):
@@ -582,7 +583,7 @@ def remove_job(job: JobDir, lock: JobLock | None = None) -> None:
 
 @contextmanager
 def _taking_turns(root: Path) -> Iterator[None]:
-    """Let nobody else make or remove a job, so that nobody removes what somebody else has just made."""
+    """Hold a lock inside the block, so that jobs are created and removed one at a time."""
     try:
         fd = os.open(root / ".create.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -595,7 +596,7 @@ def _taking_turns(root: Path) -> Iterator[None]:
 
 
 def _is_unsettled(record: Record) -> bool:
-    """Return whether the last writer of a record was killed, where the lock of its job is free."""
+    """Return whether the record's last writer was killed, given that the job's lock is free."""
     return record.phase is not Phase.ENDED and not record.is_elsewhere
 
 
@@ -607,10 +608,10 @@ def _changed_s(path: Path) -> float:
 
 
 def _empty(job: JobDir) -> None:
-    """Remove all that a finished job left, except its lock, which the caller holds and goes on to hold.
+    """Remove all files of a finished job except its lock, which the caller keeps holding.
 
-    Were the lock file replaced, somebody who had opened the old one could hold that as well: to resume the job, say.
-    What says that there is a job goes before what takes long, so that nobody resumes one that was half removed.
+    Replacing the lock file would let a process that had opened the old one hold a lock too, for example to resume the
+    job.  Files go before folders, which take longer: a job that is half removed must not be resumed.
     """
     try:
         job.path.chmod(DIRECTORY_MODE)
@@ -622,16 +623,16 @@ def _empty(job: JobDir) -> None:
         for path in trees:
             shutil.rmtree(path)
     except OSError as error:
-        raise StorageError(f"{job.path}: the finished job cannot be replaced: {error}") from error
+        raise StorageError(f"{job.path}: the files of the ended job cannot be removed: {error}") from error
 
 
 def job_dir(name: str, home: Path | None = None) -> JobDir:
-    """Return where the directory of a job of that name is, or would be.
+    """Return the directory of a job, which may not exist.
 
     Raises
     ------
     ConfigError
-        No job can have that name, or a symbolic link is there: what it leads to is no directory of a job.
+        The name is invalid, or a symbolic link has that name.
     """
     job = JobDir(jobs_dir(home) / check_job_name(name))
     if job.path.is_symlink():
@@ -640,25 +641,25 @@ def job_dir(name: str, home: Path | None = None) -> JobDir:
 
 
 def find_job(name: str, home: Path | None = None) -> JobDir:
-    """Return the directory of a job that runs or has run.
+    """Return the directory of an existing job.
 
     Raises
     ------
     ConfigError
-        As of :func:`job_dir`.
+        :func:`job_dir` refuses the name.
     JobNotFoundError
-        There is none: the message has what H-scheduler calls its job of that name.
+        There is no such job; the message suggests H-scheduler's job of that name.
     """
     if not (job := job_dir(name, home)).path.is_dir():
-        # LiveScheduler.name_of makes them.
+        # LiveScheduler.name_of creates these names.
         names = [j.name for j in list_jobs(home) if re.fullmatch(f"sweep-[0-9a-f]{{6}}-{re.escape(name)}", j.name)]
-        told = f": here H-scheduler's job of that name is called {' or '.join(names)}" if names else ""
+        told = f": H-scheduler's job of that name is {' or '.join(names)}" if names else ""
         raise JobNotFoundError(f"no job {name!r} in {job.path.parent}{told}")
     return job
 
 
 def list_jobs(home: Path | None = None) -> list[JobDir]:
-    """Return every job that runs or has run, by name."""
+    """Return all jobs, running or ended, by name."""
     with suppress(FileNotFoundError, NotADirectoryError):
         named = [e for e in jobs_dir(home).iterdir() if _NAME.fullmatch(e.name)]
         return sorted((JobDir(e) for e in named if e.is_dir() and not e.is_symlink()), key=lambda job: job.name)
@@ -669,21 +670,21 @@ def _make(path: Path) -> None:
     try:
         make_private(path)
     except OSError as error:
-        raise StorageError(f"{path}: cannot be made: {error.strerror}") from error
+        raise StorageError(f"{path}: cannot be created: {error.strerror}") from error
 
 
 class Worth(StrEnum):
-    """What a job that does not run is worth keeping for."""
+    """Reasons to keep a job that does not run."""
 
-    #: Its model is on its cluster only.
+    #: Its model is only on its cluster.
     UNFETCHED = auto()
     RESUMABLE = auto()
-    #: Nobody can tell: a file that says so is damaged, or the disk is.
+    #: Unknown: a file, or the disk, is damaged.
     UNREADABLE = auto()
 
 
 def worth_of(job: JobDir) -> Worth | None:
-    """Return what a job that does not run is worth keeping for; None where nothing is lost with it but its results."""
+    """Return why to keep a job that does not run; None if only its results would be lost."""
     try:
         record = job.seen(job.record())
     except StorageError:
@@ -696,17 +697,17 @@ def worth_of(job: JobDir) -> Worth | None:
 
 
 def can_be_resumed(job: JobDir) -> bool:
-    """Return whether ``eps resume`` starts a job again that does not run: from a checkpoint, or from its seed."""
+    """Return whether ``eps resume`` can restart a job that does not run, from a checkpoint or its seed."""
     return worth_of(job) is Worth.RESUMABLE
 
 
 def why_not_replaced(job: JobDir) -> str:
-    """Return why no other job takes the place of one that does not run, and what to do; empty where one may."""
+    """Return why a job that does not run must not be replaced, and what to do; empty if it may be."""
     match worth_of(job):
         case Worth.UNFETCHED:
-            return f"left results on its cluster: fetch them (eps fetch {job.name})"
+            return f"has results that are only on its cluster: fetch them (eps fetch {job.name})"
         case Worth.RESUMABLE:
-            return f"stopped before its end: go on with it (eps resume {job.name})"
+            return f"stopped before its end: continue it (eps resume {job.name})"
         case Worth.UNREADABLE:
             return f"may have stopped before its end, but its files are damaged: see {job.path}"
         case None:

@@ -1,8 +1,8 @@
 """The append-only journal of a job: JSON lines, each with a checksum.
 
-A line is ``{"crc32":"9f3a00c1","record":{...}}``: JSON as it stands, and the checksum covers the bytes of the record as
-they were written.  Writing a line can be cut short by a crash, so an unreadable *last* line is dropped and reported;
-an unreadable line before others was damaged later and is an error.
+A line is ``{"crc32":"9f3a00c1","record":{...}}``: valid JSON, and the checksum covers the bytes of the record as they
+were written.  A crash can cut the write of a line short, so an unreadable *last* line is dropped and reported.  An
+unreadable line before others was damaged later and is an error.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _BODY_AT = len(_HEAD) + 8 + len(_MIDDLE)
 
 @dataclass(frozen=True)
 class Replay:
-    """What a journal holds."""
+    """The content of a journal."""
 
     records: tuple[dict[str, Any], ...]
     #: Length of the readable part.
     size_bytes: int
-    #: What was dropped at the end, as a sentence; empty if nothing was.
+    #: The part that was dropped at the end, as a sentence; empty if none was.
     dropped: str = ""
 
 
 def encode_line(record: Mapping[str, Any]) -> bytes:
-    """Return the journal's line for ``record``.
+    """Return the journal line of ``record``.
 
     Raises
     ------
     StorageError
-        The record holds something that JSON cannot say.
+        The record is not valid JSON.
     """
     try:
         body = json.dumps(dict(record), separators=(",", ":"), allow_nan=False).encode("ascii")
@@ -57,7 +57,7 @@ def decode_line(line: bytes) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        The line is not one that :func:`encode_line` wrote.
+        :func:`encode_line` did not write this line.
     """
     body = line[_BODY_AT:-1]
     if not (line.startswith(_HEAD) and line[_BODY_AT - len(_MIDDLE) : _BODY_AT] == _MIDDLE and line[-1:] == b"}"):
@@ -71,12 +71,12 @@ def decode_line(line: bytes) -> dict[str, Any]:
 
 
 def replay(path: Path) -> Replay:
-    """Read a journal; one that does not exist is empty.
+    """Read a journal; a missing file is empty.
 
     Raises
     ------
     StorageError
-        A line that others follow is damaged (the message names it), or the file cannot be read.
+        A line before others is damaged (the message names it), or the file cannot be read.
     """
     try:
         data = path.read_bytes()
@@ -103,12 +103,12 @@ def replay(path: Path) -> Replay:
 
 
 class Journal:
-    """The open journal of a job; one process writes it.
+    """The open journal of a job; only one process writes it.
 
     Parameters
     ----------
     path : Path
-        Created if it is not there; a torn last line is cut off, so that the next one stands alone.
+        Created if missing.  A torn last line is cut off, so that the next one starts on its own line.
 
     Raises
     ------
@@ -118,7 +118,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: What the journal held when it was opened.
+        #: The content when the journal was opened.
         self.recovered = replay(path)
         self._broken = ""
         self._fd = -1
@@ -136,20 +136,20 @@ class Journal:
             sync_directory(path.parent)
 
     def append(self, record: Mapping[str, Any], sync: bool = False) -> None:
-        """Add one record.
+        """Append one record.
 
         Parameters
         ----------
         record : mapping
-            What JSON can say.
+            Valid JSON.
         sync : bool
-            Return only when this record, and every one before it, would survive a loss of power.
+            Return only when this and all earlier records survive a power loss.
 
         Raises
         ------
         StorageError
-            The record is not JSON, or it could not be written.  After a failed sync nobody knows what is on disk,
-            so every later append is refused too.
+            The record is not valid JSON, or it could not be written.  After a failed sync the content on disk is
+            unknown, so all later appends fail too.
         """
         line = encode_line(record)
         if self._broken or self._fd < 0:
@@ -161,7 +161,7 @@ class Journal:
             try:
                 os.ftruncate(self._fd, self._size_bytes)
             except OSError:
-                self._broken = f"a line could not be written ({error.strerror}) nor taken back"
+                self._broken = f"a line could not be written ({error.strerror}), nor its part removed"
             raise StorageError(f"{self.path}: cannot be written: {error.strerror}") from error
         self._size_bytes += len(line)
         if sync:
@@ -177,7 +177,7 @@ class Journal:
             written += os.pwrite(self._fd, line[written:], self._size_bytes + written)
 
     def close(self) -> None:
-        """Close the file; harmless when repeated."""
+        """Close the file.  Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             with suppress(OSError):

@@ -1,8 +1,8 @@
 """A store of files in a local directory.
 
-What is large goes around the page cache: a checkpoint is written and not read, so its copy in the cache is work for
-nothing and takes the place of what is read.  120 MB in new files cost 330 ms of processor time through the cache and 20
-ms around it, and reached the disk in a fifth of the time (ext4 on a virtual disk, 2 cores).
+Large writes bypass the page cache: a checkpoint is written but not read, so caching it wastes time and evicts useful
+pages.  120 MB in new files cost 330 ms of processor time through the cache and 20 ms around it, and reached the disk in
+a fifth of the time (ext4 on a virtual disk, 2 cores).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import BinaryIO, cast
 from eps.errors import StorageError
 from eps.storage.atomic import atomic_writer, sync_directory
 
-#: As of a job's directory: only its user reads what it holds.
+#: Mode of folders, as in a job's directory: accessible to its user only.
 DIRECTORY_MODE = 0o700
-#: Written at once, from memory that is aligned as a device wants it.
+#: Size of direct writes, from memory aligned as devices require it.
 _PIECE_BYTES = 1 << 20
 
 
 class _AroundCache:
-    """Writes whole pieces of an open file straight to the device, where it can, and the rest as usual.
+    """Write full pieces of an open file directly to the device if possible, and the rest through the cache.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class _AroundCache:
         self._direct = False
 
     def write(self, data: bytes | memoryview) -> int:
-        """Take all of ``data``; return its length."""
+        """Write all of ``data``; return its length."""
         view = memoryview(data)
         for start in range(0, len(view), _PIECE_BYTES):
             part = view[start : start + _PIECE_BYTES]
@@ -56,7 +56,7 @@ class _AroundCache:
         return len(view)
 
     def finish(self) -> None:
-        """Write what is left; it is no whole piece, so it takes the usual way."""
+        """Write the rest through the cache: it is not a full piece."""
         self._set_direct(False)
         self._flush()
 
@@ -74,7 +74,7 @@ class _AroundCache:
                     except OSError as error:
                         if error.errno != errno.EINVAL or not self._direct:
                             raise
-                        # Not with this file system, or not from the middle of a piece.
+                        # Unsupported by this file system, or from the middle of a piece.
                         self._set_direct(False)
         self._filled = 0
 
@@ -85,7 +85,7 @@ class _AroundCache:
         try:
             fcntl.fcntl(self._fd, fcntl.F_SETFL, flags | os.O_DIRECT if direct else flags & ~os.O_DIRECT)
         except OSError:
-            # Memory file systems have a cache and nothing behind it.
+            # File systems in memory support no direct writes.
             direct = False
         self._direct = direct
 
@@ -96,7 +96,7 @@ class LocalStorage:
     Parameters
     ----------
     root : Path
-        Made when the first file is written.
+        Created by the first write.
     """
 
     def __init__(self, root: Path) -> None:
@@ -108,12 +108,13 @@ class LocalStorage:
 
     @contextmanager
     def write(self, path: str) -> Iterator[BinaryIO]:
-        """Give a file to write, which becomes ``path`` when the block ends.
+        """Open a file to write; it becomes ``path`` when the block ends.
 
         Raises
         ------
         StorageError
-            As of :func:`~eps.storage.atomic.atomic_writer`: ``path`` is the old file or the new one, whole.
+            The write failed; ``path`` is the old file or the new one, complete.  See
+            :func:`~eps.storage.atomic.atomic_writer`.
         """
         target = self._root / path
         self._make(target.parent)
@@ -126,7 +127,7 @@ class LocalStorage:
                 around.close()
 
     def _make(self, folder: Path) -> None:
-        """Make a folder whose name survives a loss of power."""
+        """Create a folder durably, with its parents."""
         if folder.is_dir():
             return
         if folder.parent != folder:
@@ -134,12 +135,12 @@ class LocalStorage:
         try:
             folder.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"{folder}: cannot be made: {error.strerror}") from error
+            raise StorageError(f"{folder}: cannot be created: {error.strerror}") from error
         sync_directory(folder.parent)
 
     @contextmanager
     def read(self, path: str) -> Iterator[BinaryIO]:
-        """Give a file to read from its beginning."""
+        """Open a file to read from its beginning."""
         target = self._root / path
         try:
             file = target.open("rb", buffering=0)
@@ -154,7 +155,7 @@ class LocalStorage:
                 raise StorageError(f"{target}: cannot be read: {error.strerror}") from error
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted; none of one that does not exist."""
+        """Return the names in a folder, sorted; an empty list if it does not exist."""
         try:
             return sorted(os.listdir(self._root / folder))
         except FileNotFoundError:
@@ -163,19 +164,19 @@ class LocalStorage:
             raise StorageError(f"{self._root / folder}: cannot be listed: {error.strerror}") from error
 
     def rename(self, folder: str, target: str) -> None:
-        """Move a folder or a file to a name that is free.
+        """Move a folder or file to an unused name.
 
         Raises
         ------
         StorageError
-            The folder cannot be moved and is where it was; or it has been moved, and its new name cannot be made
-            durable.  It is whole, under one of the two names.
+            The folder was not moved, or it was moved but its new name cannot be made durable.  It is complete under one
+            of the two names.
         """
         source, place = self._root / folder, self._root / target
         try:
             if place.exists():
-                # rename(2) would take the place of an empty folder.
-                raise StorageError(f"{source}: cannot become {place}: it is there already")
+                # rename(2) would replace an empty folder.
+                raise StorageError(f"{source}: cannot become {place}: that path exists")
             os.rename(source, place)
         except StorageError:
             raise
@@ -192,7 +193,7 @@ class LocalStorage:
             else:
                 target.unlink(missing_ok=True)
         except FileNotFoundError:
-            # Somebody else removed it at the same time.
+            # Another process removed it at the same time.
             return
         except NotADirectoryError:
             return

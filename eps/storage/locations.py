@@ -1,10 +1,10 @@
-"""Where files are: a path on this machine, or a location on HDFS.
+"""Locations of files: a path on this machine or on HDFS.
 
-``hdfs://NAMENODE:PORT/path``, ``hdfs://SERVICE/path`` and ``hdfs:///path`` find WebHDFS by the configuration in
-``HADOOP_CONF_DIR``; ``webhdfs://HOST:PORT/path`` and ``swebhdfs://...`` name it themselves.  ``hdfs:/path`` is
-``hdfs:///path``, as for Hadoop's own commands.
+``hdfs://NAMENODE:PORT/path``, ``hdfs://SERVICE/path`` and ``hdfs:///path`` find WebHDFS through the configuration in
+``HADOOP_CONF_DIR``.  ``webhdfs://HOST:PORT/path`` and ``swebhdfs://...`` name its address directly.  ``hdfs:/path``
+means ``hdfs:///path``, as for Hadoop's own commands.
 
-Nothing of HDFS is imported before a location on it is used.
+Modules for HDFS are imported at the first use of such a location.
 """
 
 from __future__ import annotations
@@ -35,26 +35,21 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def is_remote(text: str) -> bool:
-    """Tell whether a text names a location on HDFS."""
+    """Return whether a text names a location on HDFS."""
     scheme, colon, _ = text.partition(":/")
     return bool(colon) and scheme in SCHEMES
 
 
 def has_scheme(text: str) -> bool:
-    """Tell whether a text names a file system, whichever it is, and so is no path of this machine."""
+    """Return whether a text names a file system, known or not, instead of a path on this machine."""
     return bool(_SCHEME.match(text)) or is_remote(text)
 
 
 @dataclass(frozen=True)
 class RemotePath:
-    """A location on HDFS, with as much of :class:`pathlib.Path` as is needed of one; no part of it can be a link.
+    """A location on HDFS, with the needed part of :class:`pathlib.Path`; HDFS paths contain no symbolic links.
 
-    What fails is a :class:`~eps.errors.StorageError` with the location and the reason.
-
-    Raises
-    ------
-    ConfigError
-        It is no such location.
+    Failures are :class:`~eps.errors.StorageError` with the location and the reason.
     """
 
     scheme: str
@@ -63,17 +58,17 @@ class RemotePath:
 
     @classmethod
     def parse(cls, text: str) -> RemotePath:
-        """Return the location that a text names; without an authority it is on the configuration's file system.
+        """Return the location that a text names; without an authority it is on the configured file system.
 
         Raises
         ------
         ConfigError
-            It names none, or the configuration has no file system.
+            The text names no location on HDFS, or no file system is configured.
         """
         parts = urlsplit(text.replace("%", "%25").replace("?", "%3F").replace("#", "%23"))
         path = parts.path.replace("%23", "#").replace("%3F", "?").replace("%25", "%")
         if parts.scheme not in SCHEMES or not path.startswith("/"):
-            raise ConfigError(f"{text!r} is no location on HDFS: expected hdfs://NAMENODE:PORT/path or hdfs:///path")
+            raise ConfigError(f"{text!r} is not a location on HDFS: expected hdfs://NAMENODE:PORT/path or hdfs:///path")
         authority = parts.netloc
         if not authority and parts.scheme == "hdfs":
             from eps.hadoop.conf import default_authority, environment_configuration
@@ -81,10 +76,10 @@ class RemotePath:
             conf = environment_configuration()
             authority = default_authority(conf)
             if not authority:
-                where = f"{conf.source} has no fs.defaultFS of HDFS" if conf.source else "HADOOP_CONF_DIR is not set"
+                where = f"{conf.source} has no fs.defaultFS on HDFS" if conf.source else "HADOOP_CONF_DIR is not set"
                 raise ConfigError(f"{text!r} names no NameNode, and {where}")
         if not authority:
-            raise ConfigError(f"{text!r} names no host")
+            raise ConfigError(f"{text!r} names no host: expected {parts.scheme}://HOST:PORT/path")
         return cls(parts.scheme, authority, posixpath.normpath(path))
 
     def __str__(self) -> str:
@@ -95,24 +90,24 @@ class RemotePath:
 
     @property
     def name(self) -> str:
-        """The last part."""
+        """The last component of the path."""
         return posixpath.basename(self.path)
 
     @property
     def parent(self) -> RemotePath:
-        """The folder that it is in."""
+        """The folder of this location."""
         return RemotePath(self.scheme, self.authority, posixpath.dirname(self.path))
 
     def with_name(self, name: str) -> RemotePath:
-        """Return another location in its folder."""
+        """Return a sibling of this location."""
         return self.parent / name
 
     def storage(
         self, *, public: bool = False, patience_s: float | None = None, conf: HadoopConf | None = None
     ) -> HdfsStorage:
-        """Return the store whose root is here; ``public`` and ``patience_s`` as of HdfsStorage and WebHdfs.
+        """Return the store with this root; for ``public`` and ``patience_s`` see HdfsStorage and WebHdfs.
 
-        The configuration is that of ``HADOOP_CONF_DIR`` where none is given.
+        The default configuration is that of ``HADOOP_CONF_DIR``.
         """
         from eps.hadoop.conf import environment_configuration
         from eps.storage.hdfs import open_hdfs
@@ -121,7 +116,7 @@ class RemotePath:
         return open_hdfs(self.scheme, self.authority, self.path, conf, public=public, patience_s=patience_s)
 
     def status(self) -> FileStatus | None:
-        """Return what is here; None where nothing is."""
+        """Return the status of this location; None if it does not exist."""
         from eps.storage.webhdfs import MissingError
 
         try:
@@ -130,34 +125,34 @@ class RemotePath:
             return None
 
     def is_file(self) -> bool:
-        """Tell whether a file is here."""
+        """Return whether this location is a file."""
         found = self.status()
         return found is not None and not found.is_folder
 
     def is_dir(self) -> bool:
-        """Tell whether a folder is here."""
+        """Return whether this location is a folder."""
         found = self.status()
         return found is not None and found.is_folder
 
     def open(self) -> AbstractContextManager[BinaryIO]:
-        """Give a file to read from its beginning."""
+        """Open the file to read from its beginning."""
         return self._parent_storage().read(self.name)
 
     def read_bytes(self) -> bytes:
-        """Return what a file holds."""
+        """Return the content of the file."""
         with self.open() as file:
             return file.read()
 
     def sizes(self) -> dict[str, int]:
-        """Return the files in this folder with their sizes in bytes; none of one that does not exist."""
+        """Return name -> size in bytes of the files in this folder; empty if it does not exist."""
         folder = _storage(self.scheme, self.authority, self.path, False, _environment())
         return {name: found.size_bytes for name, found in folder.statuses("").items() if not found.is_folder}
 
     def content_key(self) -> str:
-        """Return a text that changes whenever the content of the file does, without reading it.
+        """Return a key that changes whenever the file's content does, without reading the content.
 
-        It is HDFS's checksum with length and time of the last change: a file that was written again has another one,
-        though it may hold the same.
+        It consists of HDFS's checksum, the length and the modification time, so rewriting the same content changes it
+        too.
         """
         storage = self._parent_storage()
         found = storage.status(self.name)
@@ -168,7 +163,7 @@ class RemotePath:
 
     @contextmanager
     def open_to_write(self) -> Iterator[BinaryIO]:
-        """Give a file that everybody may read and that becomes this one, whole, when the block ends."""
+        """Open a file that everyone may read; it replaces this one atomically when the block ends."""
         with _storage(self.scheme, self.authority, self.parent.path, True, _environment()).write(self.name) as file:
             yield file
 
@@ -177,7 +172,7 @@ class RemotePath:
 
 
 def _environment() -> tuple[int | str, ...]:
-    """Return what a connection depends on: a process that is forked makes its own."""
+    """Return what connections depend on; it includes the pid, so that a forked process opens its own."""
     names = (
         "HADOOP_CONF_DIR",
         "HADOOP_TOKEN_FILE_LOCATION",
@@ -198,17 +193,17 @@ Location = Path | RemotePath
 
 
 def location(text: str | Location) -> Location:
-    """Return where a text points: to HDFS, or to this machine.
+    """Return the location that a text names: on HDFS, or on this machine.
 
     Raises
     ------
     ConfigError
-        As of :meth:`RemotePath.parse`; or it is on a file system that is neither.
+        :meth:`RemotePath.parse` refuses the text, or it names an unknown file system.
     """
     if isinstance(text, str):
         if has_scheme(text) and not is_remote(text):
             known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-            raise ConfigError(f"{text!r} is on no file system that EPS knows: expected a path here, or {known}")
+            raise ConfigError(f"{text!r} is on no file system that EPS supports: expected a local path, or {known}")
         return RemotePath.parse(text) if is_remote(text) else Path(text)
     return text
 
@@ -216,22 +211,22 @@ def location(text: str | Location) -> Location:
 def open_storage(
     where: str | Location, *, public: bool = False, patience_s: float | None = None, conf: HadoopConf | None = None
 ) -> Storage:
-    """Return the store whose root is a folder on this machine or on HDFS; nothing is made or asked yet.
+    """Return the store with a folder on this machine or on HDFS as root; nothing is created or contacted yet.
 
     Parameters
     ----------
     where : str, Path or RemotePath
     public : bool
-        On HDFS: everybody may read what is written; by default its user alone, as on this machine.
+        On HDFS: make written files readable by everyone; by default by their user only, as on this machine.
     patience_s : float, optional
-        On HDFS: how long to wait for what may pass; default: :data:`eps.storage.webhdfs.PATIENCE_S`.
+        On HDFS: retry deadline of transient errors; default: :data:`eps.storage.webhdfs.PATIENCE_S`.
     conf : HadoopConf, optional
         On HDFS: the configuration; default: that of ``HADOOP_CONF_DIR``.
 
     Raises
     ------
     ConfigError
-        It is no location, Hadoop's configuration cannot be read, or the package ``hdfs`` is missing.
+        The location is invalid, Hadoop's configuration cannot be read, or the package ``hdfs`` is missing.
     """
     found = location(where)
     if isinstance(found, RemotePath):
@@ -240,12 +235,12 @@ def open_storage(
 
 
 def write_public(where: Location, data: bytes) -> None:
-    """Write a file that everybody may read, whole or not at all.
+    """Write a file that everyone may read, atomically.
 
     Raises
     ------
     StorageError
-        It cannot be written.
+        The file cannot be written.
     """
     if isinstance(where, RemotePath):
         with where.open_to_write() as file:
@@ -255,12 +250,12 @@ def write_public(where: Location, data: bytes) -> None:
 
 
 def read_file(where: Location) -> BinaryIO:
-    """Return a file, open to read and to move in: on HDFS it is read at once.
+    """Open a file for reading and seeking; a file on HDFS is read at once.
 
     Raises
     ------
     OSError
-        It cannot be; of HDFS, StorageError.
+        The file cannot be read; on HDFS, StorageError.
     """
     if isinstance(where, RemotePath):
         return io.BytesIO(where.read_bytes())

@@ -1,15 +1,16 @@
-"""The record of a job: ``job.json`` in its directory, with what was asked, where it runs, and how it ended.
+"""The record of a job: ``job.json`` in its directory, with its settings, where it runs, and how it ended.
 
-Only the holder of the job's lock writes it, so there is one writer at a time: the client that prepares the job, then
-the supervisor that takes the lock over, and after the end whoever resumes or settles the job.  Of a job on YARN the
-record is a pointer: which application it is, and its folder on the cluster; its end is noted when it is first seen.
-What a running master changes every second is in files of its own (``master.json``, ``status.json``), there only while
-the job runs: at the end the figures of the report, or else of the last status, become part of the record.  So all that
-is said of a job that has ended is in the record alone, and its other files hold results: report, model, checkpoints,
-logs.
+Only the holder of the job's lock writes it, so there is one writer at a time.  That is the client that prepares the
+job, then the supervisor; after the end, the process that resumes or settles the job.
 
-Every version of it is durable before it takes the place of the one before, and proves by a checksum that it is whole.
-The record holds no secret.
+For a job on YARN the record is a pointer to its application and its folder on the cluster.  Its end is recorded when a
+client first sees it.
+
+Values that change every second are in separate files (``master.json``, ``status.json``), which exist only while the job
+runs.  At the end the figures of the report, or else of the last status, are copied into the record.  The record alone
+then describes the ended job; other files hold results: report, model, checkpoints, logs.
+
+Every version is durable before it replaces the previous one, and has a checksum.  The record holds no secret.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from typing import Any
 from eps.errors import StorageError
 from eps.storage.atomic import CHECKSUM, checksum, read_json, with_checksum, write_bytes_atomic
 
-#: Of the form of the file.
+#: Version of the file format.
 VERSION = 3
-#: Why a job ended whose supervisor was killed before it could note the end.
-NO_WORD = "its supervisor ended without a word"
+#: Reason for the end of a job whose supervisor was killed.
+NO_WORD = "its supervisor was killed before it could record the end"
 
 
 class Phase(StrEnum):
-    """How far a job is."""
+    """A job's phase."""
 
-    #: A client makes it ready, and starts its processes.
+    #: A client prepares the job and starts its processes.
     PREPARED = auto()
-    #: On YARN: the ResourceManager may have its application.
+    #: On YARN: the application may have been submitted.
     SUBMITTED = auto()
-    #: A supervisor stands for it.
+    #: A supervisor runs the job.
     RUNNING = auto()
     ENDED = auto()
 
@@ -50,83 +51,83 @@ class End:
     state: str
     reason: str = ""
     exit_code: int = 1
-    #: When, in seconds of Unix time.
+    #: Unix time in seconds.
     time_s: float = 0.0
-    #: No process has seen how it ended: its supervisor was killed, or YARN has forgotten its application.
+    #: No process saw the end: the supervisor was killed, or YARN has forgotten the application.
     is_lost: bool = False
-    #: What its master has reported, of history and memberships the last; empty where it could not report.
+    #: The master's report, with only the last entries of history and memberships; empty if it could not report.
     report: Mapping[str, Any] = field(default_factory=dict)
-    #: The status that a master which could not report wrote last.
+    #: The last status of a master that could not report.
     last: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class YarnPart:
-    """What a job has on a YARN cluster; of any other job nothing."""
+    """A job's state on a YARN cluster; empty for other jobs."""
 
-    #: Its application; see :class:`eps.cluster.yarn.application.Application`.
+    #: The application; see :class:`eps.cluster.yarn.application.Application`.
     application: Mapping[str, Any] | None = None
-    #: The folder that EPS chose for its checkpoints; see :class:`eps.storage.claims.Claim`.
+    #: The checkpoint folder that EPS chose; see :class:`eps.storage.claims.Claim`.
     claim: Mapping[str, Any] | None = None
-    #: The store that takes the place of its directory for processes on other hosts; empty for none.
+    #: The store that replaces the job's directory for processes on other hosts; empty if there is none.
     shared: str = ""
-    #: Of a job that shares an application: where it asks for containers, and the host by which they reach it.
+    #: For a job in a shared application: the address of its container broker, and its host's name for the containers.
     broker: Mapping[str, Any] | None = None
-    #: Its model, too, is here.
+    #: Whether the model was downloaded.
     is_fetched: bool = False
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a job."""
+    """The known facts about a job."""
 
     phase: Phase = Phase.PREPARED
-    #: When it was started, or resumed, in seconds of Unix time.
+    #: When it was started or resumed, as Unix time in seconds.
     started_s: float = 0.0
-    #: What its processes are told, as of :meth:`eps.spec.runtime.Runtime.to_values`; None before that is known.
+    #: Values for its processes, see :meth:`eps.spec.runtime.Runtime.to_values`; None until known.
     runtime: Mapping[str, Any] | None = None
-    #: Where its report and model are to go; see :mod:`eps.spec.results`.
+    #: Destinations of its report and model; see :mod:`eps.spec.results`.
     results: Mapping[str, Any] = field(default_factory=dict)
-    #: The supervisor of a job that runs; 0 until it can be sent a signal.
+    #: Pid of the supervisor while the job runs; 0 until it can receive signals.
     pid: int = 0
-    #: What it has on YARN.
+    #: State on YARN.
     yarn: YarnPart = YarnPart()
-    #: How it ended; None of a job that has not.
+    #: How it ended; None if it has not.
     end: End | None = None
-    #: What it was before this run of it was prepared, until that begins.
+    #: The record before the current run was prepared; kept until that run begins.
     former: Record | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a record that contradicts itself."""
+        """Refuse a phase that contradicts the end."""
         if (self.end is not None) != (self.phase is Phase.ENDED):
             raise ValueError(f"phase {self.phase} with end {self.end}")
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """The job's settings; empty where they are not known."""
+        """The job's settings; empty if unknown."""
         found: Mapping[str, Any] = (self.runtime or {}).get("spec", {})
         return found
 
     @property
     def runs_on(self) -> str:
-        """What its settings have it run on: ``local``, ``yarn``; empty where they are not known."""
+        """The backend in its settings, such as ``local`` or ``yarn``; empty if unknown."""
         return str(self.spec.get("on", ""))
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the job may go on without any process of this machine: YARN may have its application."""
+        """Whether the job may run without a process on this machine, as a YARN application."""
         return self.yarn.application is not None and self.phase in (Phase.SUBMITTED, Phase.RUNNING)
 
     def ended(self, end: End) -> Record:
-        """Return the record of a job that has ended."""
+        """Return the record with the job's end."""
         return self.changed(phase=Phase.ENDED, pid=0, end=end, former=None)
 
     def changed(self, yarn: Mapping[str, Any] | None = None, **changes: Any) -> Record:
-        """Return the record with other fields; ``yarn`` has those of its part on YARN."""
+        """Return the record with changed fields; ``yarn`` changes fields of its YARN part."""
         return dataclasses.replace(self, yarn=dataclasses.replace(self.yarn, **(yarn or {})), **changes)
 
     def to_values(self) -> dict[str, Any]:
-        """Return what :meth:`from_values` reads; without fields that are as by default."""
+        """Return the values for :meth:`from_values`, without defaults."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         values["yarn"] = {name: value for name, value in dataclasses.asdict(self.yarn).items() if value}
         if self.end is not None:
@@ -137,12 +138,12 @@ class Record:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Record:
-        """Return the record that values describe.
+        """Return the record that ``values`` describe.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            They describe none.
+            The values are not those of a record.
         """
         more = dict(values)
         more["phase"] = Phase(more["phase"])
@@ -156,12 +157,12 @@ class Record:
 
 
 def read_record(path: Path) -> Record:
-    """Return the record in a file; one of which nothing is known where there is no such file.
+    """Return the record in a file; an empty one if the file does not exist.
 
     Raises
     ------
     StorageError
-        The file cannot be read, is empty or damaged, or another version of EPS wrote it: the message says what to do.
+        The file cannot be read, is damaged, or was written by another version of EPS; the message says what to do.
     """
     try:
         values = read_json(path)
@@ -170,35 +171,35 @@ def read_record(path: Path) -> Record:
     if values is None:
         return Record()
     if values.get("version") != VERSION:
-        raise StorageError(f"{path}: another version of EPS wrote it, which this one cannot read; {_remedy(path)}")
+        raise StorageError(f"{path}: was written by another version of EPS and cannot be read; {_remedy(path)}")
     try:
         return Record.from_values({k: v for k, v in values.items() if k not in ("version", CHECKSUM)})
     except (KeyError, TypeError, ValueError) as error:
-        raise StorageError(f"{path}: is no record of a job: {error!r}; {_remedy(path)}") from None
+        raise StorageError(f"{path}: is not a job record: {error!r}; {_remedy(path)}") from None
 
 
 def write_record(path: Path, record: Record, *, sync: bool = True) -> None:
-    """Write a record, whole or not at all; it survives a loss of power, unless ``sync`` is False.
+    """Write a record atomically; without ``sync`` it may not survive a power loss.
 
     Raises
     ------
     StorageError
-        It cannot be written, and the one before is as it was.
+        The record cannot be written, and the previous one is unchanged.
     """
     write_bytes_atomic(path, record_bytes(record), sync=sync)
 
 
 def record_bytes(record: Record) -> bytes:
-    """Return what a file of a record holds."""
+    """Return the content of a record's file."""
     values = with_checksum({"version": VERSION, **record.to_values()})
-    # In one line: thousands of splits take long to be indented.
+    # In one line: indenting thousands of splits is slow.
     return json.dumps(values, sort_keys=True).encode("utf-8") + b"\n"
 
 
 def readable_runtime(path: Path) -> Mapping[str, Any] | None:
-    """Return what a job's processes are told from a record that is damaged elsewhere; None where that is damaged, too.
+    """Return the runtime values of a record that is damaged elsewhere; None if they are damaged too.
 
-    That part of the record has a checksum of its own.  A job on YARN is left alone: its application may run.
+    They have their own checksum.  None also for a job on YARN: its application may be running.
     """
     try:
         values = json.loads(path.read_bytes())
@@ -214,8 +215,8 @@ def _remedy(path: Path) -> str:
     if path.parent.parent.name == "sweeps":
         return f"eps prune sweeps/{name} --state unreadable removes it"
     if readable_runtime(path) is not None:
-        return f"its settings can be read: eps resume {name} goes on from its latest checkpoint"
+        return f"its settings are readable: eps resume {name} restarts from its latest checkpoint"
     return (
-        f"its settings are lost: eps run --name {name} --anew begins in its place, eps prune {name} --state unreadable "
+        f"its settings are lost: eps run --name {name} --anew replaces it, eps prune {name} --state unreadable "
         "removes it"
     )

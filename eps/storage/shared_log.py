@@ -1,21 +1,21 @@
-"""The event log of a job master whose successor may be on another host: in a store instead of a directory.
+"""The event log of a job master in a shared store, so that its successor may run on another host.
 
-It says the same as :class:`eps.storage.wal.EventLog`, with four differences that a store such as HDFS makes:
+It has the content of :class:`eps.storage.wal.EventLog`.  A store such as HDFS causes five differences:
 
-* A log is written by one process from front to back and never opened again, so a master that takes over begins the next
-  one at once; a torn end, which only the last log can have, is cut off by writing that log anew.
-* Before it reads, it fences: who had the last log open can write no more of it (as HBase does with the logs of region
-  servers).  A master that only seemed to be dead finds that there is a later log than its own, and is told so.
-* A log has its name only when its head is written, and the head says who wrote it: so a log that this process tried to
-  begin, and does not know whether it did, is not taken for another master's.
-* A file of its own says that records are missing (``gap-``): its name does, so that it takes no room.  Where the store
-  takes not even that, it is tried with every snapshot again; a master that is restored before learns from its members
-  that it misses something (:mod:`eps.core.members`).
-* Each record carries the time at which it was written: the store does not keep it for a file that is open.
+* One process writes a log from front to back, and nobody reopens it.  A master that takes over begins the next log.  A
+  torn end, which only the last log can have, is removed by rewriting that log.
+* Before a master reads, it fences the last log: its writer can write no more (as HBase does with logs of region
+  servers).  A master that only seemed dead then finds a later log than its own, and learns that it was replaced.
+* A log gets its name only once its head is written, and the head identifies its writer.  So a process recognises a log
+  that it tried to begin without learning the result.
+* Missing records are marked by an empty file (``gap-``), which needs no space.  If the store refuses even that, each
+  snapshot tries again.  A master that is restored before learns from its members that it misses records
+  (:mod:`eps.core.members`).
+* Each record carries its time: the store does not keep one for open files.
 
-Whoever fences looks for a gap afterwards; whoever cannot write says that there is a gap, and then looks whether it was
-fenced: so one of the two learns of the other, and where a gap can be noted, nothing is restored that misses what the
-master before has done unlogged.
+A fencing master looks for a gap after the fence; a failing writer marks a gap and then checks for a fence.  So one of
+the two notices the other.  If a gap can be marked, no state is restored that misses events which the previous master
+acted on.
 """
 
 from __future__ import annotations
@@ -31,63 +31,63 @@ from eps.errors import StorageError
 from eps.storage.api import Storage
 from eps.storage.wal import LOG_HEAD, LogFolder, Replay, frame, next_number, records_of, snapshot_bytes
 
-#: Whoever was cut off begins at most one more log before it finds out, or YARN tells it to go.
+#: A fenced master begins at most one more log before it notices, or YARN ends it.
 MOST_FENCES = 10
 _TIME = struct.Struct("<d")
 _IDENTITY_BYTES = 16
 
 
 class DamagedLogError(StorageError):
-    """Nothing can be restored from what a log says, however often it is tried."""
+    """The log cannot be restored; a retry cannot help."""
 
 
 class AppendFile(Protocol):
     """A new file that one process writes from front to back."""
 
     def write(self, data: bytes) -> None:
-        """Add ``data``; it survives the end of this process when this returns."""
+        """Append ``data``; it survives the end of this process when this returns."""
 
     def sync(self) -> None:
-        """Return when everything written would survive a loss of power."""
+        """Return once everything written survives a power loss."""
 
     def is_fenced(self) -> bool:
-        """Return whether somebody has fenced it; who is at it just now is waited for.
+        """Return whether another process has fenced this file; wait for one that is fencing it now.
 
         Raises
         ------
         StorageError
-            That cannot be known.
+            The state is unknown.
         """
 
     def close(self) -> None:
-        """Write no more; harmless when repeated."""
+        """Stop writing.  Idempotent."""
 
 
 class LogStorage(Storage, Protocol):
-    """A store in which a log can be kept."""
+    """A store that can hold a log."""
 
     def append(self, path: str, head: bytes) -> AppendFile:
-        """Make the file ``path``, which begins with ``head``, with the folders that it needs.
+        """Create the file ``path``, which begins with ``head``, and its missing folders.
 
-        Nobody finds it without its head.
+        The file appears only together with its head.
 
         Raises
         ------
         StorageError
-            There is such a file, or it cannot be made; it may be there where the store's answer was lost.
+            The file exists or cannot be created; it may have been created if the store's answer was lost.
         """
 
     def mark(self, path: str) -> None:
-        """Make an empty file, also where no content can be written; one that is there stays."""
+        """Create an empty file, also if the store is full; an existing one stays."""
 
     def fence(self, path: str) -> None:
-        """See to it that nobody who has ``path`` open can write to it any more, and that all that was written shows."""
+        """Prevent further writes by processes that have ``path`` open, and make everything written visible."""
 
 
 class SharedLog:
     """The open log of a job master; one process writes it, one thread at a time.
 
-    Made by :meth:`open`.
+    Created by :meth:`open`.
     """
 
     def __init__(
@@ -97,17 +97,17 @@ class SharedLog:
         self._marks_gaps = marks_gaps
         self._on_superseded = on_superseded
         self._files = LogFolder(storage, folder)
-        #: As a person would look for it.
+        #: Location of the log, for messages.
         self.path = storage.describe(folder)
-        #: What the log held when it was opened.
+        #: The content when the log was opened.
         self.recovered = Replay(None, ())
-        #: Why nothing is appended any more, until a snapshot is written; empty while all is well.
+        #: Why appends fail until the next snapshot; empty if they do not.
         self.error = ""
         self._file: AppendFile | None = None
         self._number = -1
-        #: What each log begins with that this process writes.
+        #: Head of each log that this process writes.
         self._head = LOG_HEAD + frame(secrets.token_bytes(_IDENTITY_BYTES))
-        #: Logs that it could not begin, or does not know to have begun.
+        #: Numbers of logs whose creation failed, or may have.
         self._tried: set[int] = set()
 
     @classmethod
@@ -119,25 +119,25 @@ class SharedLog:
         then: LogStorage | None = None,
         marks_gaps: bool = True,
     ) -> SharedLog:
-        """Open the log in ``folder``, which need not be there.
+        """Open the log in ``folder``, which may be missing.
 
         Parameters
         ----------
         storage : LogStorage
         folder : str
         on_superseded : callable
-            Called when another master has opened the log: this process is not the master any more, and must end.
+            Called when another master has opened the log: this process is no longer the master and must end.
         then : LogStorage, optional
-            The same store for all that follows, with less patience: whoever begins can wait, whoever is at work cannot.
+            The same store with a shorter retry deadline, for use after the start: a master at work cannot wait long.
         marks_gaps : bool
-            False where nothing is done about a record before it is written: none is ever missing then.
+            False if every record is written before the master acts on it: then none can be missing.
 
         Raises
         ------
         DamagedLogError
-            It is damaged, or misses records.
+            The log is damaged or misses records.
         StorageError
-            It cannot be read or written.
+            The log cannot be read or written.
         """
         log = cls(storage, folder, on_superseded, marks_gaps)
         for _ in range(MOST_FENCES):
@@ -145,15 +145,15 @@ class SharedLog:
                 log._storage = then or storage
                 log._files = LogFolder(log._storage, folder)
                 return log
-        raise StorageError(f"{log.path}: another job master writes this log")
+        raise StorageError(f"{log.path}: another job master is writing this log")
 
     def append(self, record: bytes) -> None:
-        """Add one record, which survives the end of this process when this returns.
+        """Append one record, which survives the end of this process when this returns.
 
         Raises
         ------
         StorageError
-            It cannot be written; everything after it is refused too, until the next snapshot.
+            The record cannot be written; later appends fail too, until the next snapshot.
         """
         try:
             self._opened().write(frame(_TIME.pack(time.time()) + record))
@@ -161,12 +161,12 @@ class SharedLog:
             self._give_up(error)
 
     def sync(self) -> None:
-        """Return when everything that was appended would survive a loss of power.
+        """Return once everything appended survives a power loss.
 
         Raises
         ------
         StorageError
-            Nobody knows what is kept; everything after it is refused, until the next snapshot.
+            The stored content is unknown; later appends fail too, until the next snapshot.
         """
         try:
             self._opened().sync()
@@ -174,29 +174,29 @@ class SharedLog:
             self._give_up(error)
 
     def snapshot(self, *parts: bytes, sync: bool = True) -> None:
-        """Begin the log anew after ``parts``, which say everything that led here; see :meth:`begin`.
+        """Restart the log from the state ``parts``; see :meth:`begin`.
 
         Raises
         ------
         StorageError
-            It cannot be written; where the log missed no records, it still misses none.
+            The snapshot cannot be written; a log without missing records is still complete.
         """
         if self.error:
-            # It may not have been taken before; until the new snapshot is there it must be known.
+            # The gap may be unmarked so far; mark it until the new snapshot is stored.
             self._check_not_superseded(self._files.numbers())
             self._mark_gap()
         self.write_snapshot(self.begin(), parts)
         self.error = ""
 
     def begin(self) -> int:
-        """Begin the next log, and return the number of the snapshot that it needs; write it soon, on any thread.
+        """Begin the next log and return the number of its snapshot, which any thread must write soon.
 
         Raises
         ------
         StorageError
-            The next log cannot be made; the log is as it was.
+            The next log cannot be created; the log is unchanged.
         """
-        # One look: what it chooses must not be beyond a log that another master begins meanwhile.
+        # List once: the chosen number must not exceed a log that another master begins meanwhile.
         numbers = self._files.numbers()
         self._check_not_superseded(numbers)
         number = next_number(numbers, self._number)
@@ -204,12 +204,12 @@ class SharedLog:
         return number
 
     def write_snapshot(self, number: int, parts: Sequence[bytes]) -> None:
-        """Write the snapshot at which log ``number`` began, and drop what it makes needless.
+        """Write the snapshot at which log ``number`` began, and remove files that it makes obsolete.
 
         Raises
         ------
         StorageError
-            It cannot be written; the log says the same without it.
+            The snapshot cannot be written; the log is complete without it.
         """
         with self._storage.write(self._files.path("snapshot", number)) as file:
             for piece in snapshot_bytes(parts):
@@ -217,7 +217,7 @@ class SharedLog:
         self._files.remove_older(number)
 
     def close(self) -> None:
-        """Close the file; harmless when repeated."""
+        """Close the file.  Idempotent."""
         file, self._file = self._file, None
         if file is not None:
             with suppress(StorageError):
@@ -240,20 +240,20 @@ class SharedLog:
         self._file, self._number = file, number
 
     def _give_up(self, error: StorageError) -> None:
-        """Refuse everything until the next snapshot, and see to it that nobody restores a state that misses events."""
+        """Fail all appends until the next snapshot, and prevent the restore of a state that misses events."""
         if not self.error and self._file is not None:
             self.error = str(error)
             if self._answers():
                 if self._seems_superseded(self._file):
                     self._supersede()
                 self._mark_gap()
-                # Whoever fences it after this sees the mark.
+                # A master that fences after this sees the mark.
                 if self._seems_superseded(self._file):
                     self._supersede()
         raise error
 
     def _answers(self) -> bool:
-        """Return whether the store answers, which is soon known; a client that appends may wait for it for longer."""
+        """Return whether the store responds; this check times out sooner than an append."""
         try:
             self._files.numbers()
         except StorageError:
@@ -261,7 +261,7 @@ class SharedLog:
         return True
 
     def _seems_superseded(self, file: AppendFile) -> bool:
-        """Return whether another master has taken over; False also where that cannot be known."""
+        """Return whether another master has taken over; False if unknown."""
         with suppress(StorageError):
             if file.is_fenced():
                 return True
@@ -277,7 +277,7 @@ class SharedLog:
             self._supersede()
 
     def _is_own(self, number: int) -> bool:
-        """Return whether this process began a log; raises StorageError where that cannot be known."""
+        """Return whether this process began a log; raise StorageError if unknown."""
         return number in self._tried and self._files.read("log", number).startswith(self._head)
 
     def _supersede(self) -> NoReturn:
@@ -294,7 +294,7 @@ class SharedLog:
     # ---- recovery
 
     def _recover(self) -> bool:
-        """Take the log over; return False where whoever was still writing has begun another one meanwhile."""
+        """Take over the log; return False if its writer has begun another one meanwhile."""
         numbers = self._files.numbers()
         logs = numbers["log"]
         if logs:
@@ -302,7 +302,7 @@ class SharedLog:
         dropped: list[str] = []
         snapshot, base = self._files.newest_snapshot(dropped)
         for number in logs[:-1]:
-            # Its writer may have failed to close it, or to begin the last.
+            # Its writer may have failed to close it, or to begin the last one.
             if number >= base:
                 self._storage.fence(self._files.path("log", number))
         numbers = self._files.numbers()
@@ -311,13 +311,13 @@ class SharedLog:
         logs = [number for number in logs if number >= base]
         if snapshot is None:
             if not numbers["snapshot"] and len(logs) <= 1:
-                # The process died before there was anything to say.
+                # The process died before its first record.
                 self._number = logs[-1] if logs else -1
                 return True
             raise DamagedLogError(f"{self.path}: no snapshot can be read: {'; '.join(dropped) or 'there is none'}")
         if logs and logs != list(range(base, logs[-1] + 1)):
             missing = next(number for number in range(base, logs[-1]) if number not in logs)
-            # One that still writes may have removed it meanwhile, with what it said in a later snapshot.
+            # A live writer may have removed the log meanwhile, because a later snapshot contains it.
             if self._files.numbers()["log"] != numbers["log"]:
                 return False
             raise DamagedLogError(f"{self.path}: log {missing} is missing")
@@ -330,13 +330,13 @@ class SharedLog:
         for number in reversed(logs):
             data = self._files.read("log", number)
             where = self._files.describe("log", number)
-            # One that was begun, and that nothing was written to, ends none.
+            # A log with only its head does not count as the last one.
             found, size_bytes = records_of(data, where, ends, dropped)
             ends = ends and len(found) <= 1
             if size_bytes < len(data):
                 with self._storage.write(self._files.path("log", number)) as file:
                     file.write(data[:size_bytes] or LOG_HEAD)
-            # The first says who wrote it.
+            # The first record identifies the writer.
             records = found[1:] + records
         age_s = max(0.0, time.time() - _TIME.unpack_from(records[-1])[0]) if records else 0.0
         self.recovered = Replay(snapshot, tuple(r[_TIME.size :] for r in records), tuple(dropped), age_s)

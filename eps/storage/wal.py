@@ -1,22 +1,22 @@
-"""An append-only log of events, with snapshots that take the place of its beginning.
+"""An append-only event log with snapshots.
 
 ::
 
     snapshot-00000003    a state, as parts, each in a frame
-    log-00000003         what happened after it, a frame for each record
+    log-00000003         the events after it, a frame for each record
     snapshot-00000004
-    log-00000004         written now
+    log-00000004         the current log
 
 A frame is magic, CRC-32, length and payload; the checksum covers length and payload.  A record is one write, so that a
-process that is killed loses nothing that it wrote; :meth:`EventLog.sync` makes it survive a loss of power too.
+killed process loses no written record; :meth:`EventLog.sync` makes records survive a power loss too.
 
-Log ``n + 1`` begins when snapshot ``n + 1`` is *taken*; it may be written later, on another thread.  Until it is there,
-and where it is damaged, snapshot ``n`` with the logs ``n`` and ``n + 1`` says the same, so two snapshots are kept.
+Log ``n + 1`` begins when snapshot ``n + 1`` is *taken*; the snapshot may be written later, on another thread.  If it is
+missing or damaged, snapshot ``n`` with the logs ``n`` and ``n + 1`` gives the same state, so two snapshots are kept.
 
-A damaged end of the last log is what a crash leaves: it is dropped, and said.  Damage that an undamaged record follows
-happened later, and is an error.
+A crash leaves a damaged end of the last log: it is dropped and reported.  Damage before an undamaged record happened
+later and is an error.
 
-Source: the scheme of ARIES (Mohan et al. 1992), section 3, without undo: what is logged is input, so redo is enough.
+Source: the scheme of ARIES (Mohan et al. 1992), section 3, without undo: the log holds inputs, so redo is enough.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from eps.storage.local import LocalStorage
 DIRECTORY_MODE = 0o700
 LOG_HEAD = b"EPSLOG1\n"
 SNAPSHOT_HEAD = b"EPSSNAP1"
-#: Stands at the head of a log that misses records: nothing may be restored from it.
+#: Head of a log that misses records: no state may be restored from it.
 GAP_HEAD = b"EPSGAP1\n"
-#: Snapshots that are kept.
+#: Number of snapshots to keep.
 KEPT = 2
 _MAGIC = b"\xe5RC\x0a"
 _FRAME = struct.Struct("<4sII")
@@ -51,27 +51,27 @@ _NAME = re.compile(r"(snapshot|log|gap)-(\d{8})")
 
 @dataclass(frozen=True)
 class Replay:
-    """What a log holds."""
+    """The content of a log."""
 
-    #: Parts of the newest snapshot that can be read; None where there is none yet.
+    #: Parts of the newest readable snapshot; None if there is none yet.
     snapshot: tuple[bytes, ...] | None
-    #: What was appended since, oldest first.
+    #: Records since the snapshot, oldest first.
     records: tuple[bytes, ...]
-    #: What could not be read and is not needed, as sentences.
+    #: Unreadable files or parts that were not needed, as sentences.
     dropped: tuple[str, ...] = ()
     #: Wall-clock seconds since the last record was written; 0 for an empty log.
     age_s: float = 0.0
 
 
 def frame(payload: bytes) -> bytes:
-    """Return ``payload`` with what is needed to find and to check it."""
+    """Return ``payload`` in a frame with magic, checksum and length."""
     size = len(payload)
     checksum = zlib.crc32(payload, zlib.crc32(size.to_bytes(4, "little")))
     return _FRAME.pack(_MAGIC, checksum, size) + payload
 
 
 def unframe(data: bytes, at: int) -> tuple[bytes, int] | None:
-    """Return the payload of the frame at ``at`` and where the next begins; None where there is no whole frame."""
+    """Return the payload of the frame at ``at`` and the offset of the next one; None if it is not whole."""
     if len(data) - at < _FRAME.size:
         return None
     magic, checksum, size = _FRAME.unpack_from(data, at)
@@ -98,19 +98,19 @@ class LogFolder:
     ----------
     storage : Storage
     folder : str
-        By default the root of the store.
+        Default: the root of the store.
     """
 
     def __init__(self, storage: Storage, folder: str = "") -> None:
         self._storage, self._folder = storage, folder
 
     def path(self, kind: str, number: int) -> str:
-        """Return where in the store the file of a kind (``snapshot``, ``log``, ``gap``) and number is."""
+        """Return the path in the store of the file of a kind (``snapshot``, ``log``, ``gap``) and number."""
         name = f"{kind}-{number:08d}"
         return f"{self._folder}/{name}" if self._folder else name
 
     def describe(self, kind: str, number: int) -> str:
-        """Return that as a person would look for it."""
+        """Return the location of that file, for messages."""
         return self._storage.describe(self.path(kind, number))
 
     def numbers(self) -> dict[str, list[int]]:
@@ -123,24 +123,24 @@ class LogFolder:
         return {kind: sorted(numbers) for kind, numbers in found.items()}
 
     def read(self, kind: str, number: int) -> bytes:
-        """Return what a file holds."""
+        """Return the content of a file."""
         with self._storage.read(self.path(kind, number)) as file:
             return file.read()
 
     def newest_snapshot(self, dropped: list[str]) -> tuple[tuple[bytes, ...] | None, int]:
-        """Return the parts and the number of the newest snapshot that is whole; None and 0 where there is none.
+        """Return parts and number of the newest undamaged snapshot; None and 0 if there is none.
 
-        ``dropped`` gets a sentence for each that is damaged.
+        ``dropped`` receives a sentence for each damaged one.
         """
         for number in reversed(self.numbers()["snapshot"]):
             parts = parts_of(self.read("snapshot", number))
             if parts is not None:
                 return parts, number
-            dropped.append(f"{self.describe('snapshot', number)}: is damaged, so the one before it was taken")
+            dropped.append(f"{self.describe('snapshot', number)}: is damaged, so the previous one is used")
         return None, 0
 
     def remove_older(self, number: int) -> None:
-        """Remove what snapshot ``number`` makes needless: all before the last :data:`KEPT` snapshots up to it."""
+        """Remove the files before the last :data:`KEPT` snapshots up to ``number``."""
         numbers = self.numbers()
         first = [n for n in numbers["snapshot"] if n <= number][-KEPT:][0]
         for kind, there in numbers.items():
@@ -151,37 +151,37 @@ class LogFolder:
 
 
 def next_number(numbers: Mapping[str, Sequence[int]], last: int) -> int:
-    """Return the number after ``last`` and those of all files."""
+    """Return the smallest number above ``last`` and those of all files."""
     return max([last, *chain.from_iterable(numbers.values())]) + 1
 
 
 class EventLog:
     """The open log of a job master; one process writes it, one thread at a time.
 
-    Made by :meth:`open`.
+    Created by :meth:`open`.
     """
 
     def __init__(self, directory: Path) -> None:
         self.path = directory
         self._files = LogFolder(LocalStorage(directory))
-        #: What the log held when it was opened.
+        #: The content when the log was opened.
         self.recovered = Replay(None, ())
-        #: Why nothing is appended any more, until a snapshot is written; empty while all is well.
+        #: Why appends fail until the next snapshot; empty if they do not.
         self.error = ""
         self._fd = -1
         self._number = -1
         self._size_bytes = 0
-        #: Files whose content, or name, the next sync has to see to.
+        #: Files that the next sync must make durable.
         self._loose: set[Path] = set()
 
     @classmethod
     def open(cls, directory: Path) -> EventLog:
-        """Open the log in ``directory``, which is created if it is not there; a torn last record is cut off.
+        """Open the log in ``directory``, creating it if missing; a torn last record is cut off.
 
         Raises
         ------
         StorageError
-            It is damaged, misses records, or cannot be read or written.
+            The log is damaged, misses records, or cannot be read or written.
         """
         log = cls(directory)
         try:
@@ -196,12 +196,12 @@ class EventLog:
         return log
 
     def append(self, record: bytes) -> None:
-        """Add one record, in one write.
+        """Append one record, in one write.
 
         Raises
         ------
         StorageError
-            It cannot be written; everything after it is refused too, until the next snapshot.
+            The record cannot be written; later appends fail too, until the next snapshot.
         """
         if self.error or self._fd < 0:
             raise StorageError(f"{self.path}: {self.error or 'no snapshot has begun the log'}")
@@ -209,7 +209,7 @@ class EventLog:
         try:
             written = os.pwrite(self._fd, line, self._size_bytes)
             if written < len(line):
-                # The rest says why it did not fit.
+                # Writing the rest raises the reason.
                 while written < len(line):
                     written += os.pwrite(self._fd, line[written:], self._size_bytes + written)
         except OSError as error:
@@ -217,12 +217,12 @@ class EventLog:
         self._size_bytes += len(line)
 
     def sync(self) -> None:
-        """Return when everything that was appended would survive a loss of power.
+        """Return once everything appended survives a power loss.
 
         Raises
         ------
         StorageError
-            Nobody knows what is on disk; everything after it is refused, until the next snapshot.
+            The content on disk is unknown; later appends fail too, until the next snapshot.
         """
         if self.error or self._fd < 0:
             raise StorageError(f"{self.path}: {self.error or 'no snapshot has begun the log'}")
@@ -235,7 +235,7 @@ class EventLog:
 
     def _sync_loose(self) -> None:
         for path in self._loose:
-            # Of one that is not needed any more nothing need be on disk.
+            # An obsolete file may have been removed.
             with suppress(FileNotFoundError):
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
@@ -246,12 +246,12 @@ class EventLog:
         self._loose = set()
 
     def snapshot(self, *parts: bytes, sync: bool = True) -> None:
-        """Begin the log anew after ``parts``, which say everything that led here; see :meth:`begin`.
+        """Restart the log from the state ``parts``; see :meth:`begin`.
 
         Raises
         ------
         StorageError
-            It cannot be written; where the log missed no records, it still misses none.
+            The snapshot cannot be written; a log without missing records is still complete.
         """
         error = self.error
         number = self.begin()
@@ -264,24 +264,24 @@ class EventLog:
         self.error = ""
 
     def begin(self) -> int:
-        """Begin the next log, and return the number of the snapshot that it needs; write it soon, on any thread.
+        """Begin the next log and return the number of its snapshot, which any thread must write soon.
 
         Raises
         ------
         StorageError
-            The next log cannot be made; the log is as it was.
+            The next log cannot be created; the log is unchanged.
         """
         number = next_number(self._files.numbers(), self._number)
         self._start_log(number)
         return number
 
     def write_snapshot(self, number: int, parts: Sequence[bytes], *, sync: bool = True) -> None:
-        """Write the snapshot at which log ``number`` began, and drop what it makes needless.
+        """Write the snapshot at which log ``number`` began, and remove files that it makes obsolete.
 
         Raises
         ------
         StorageError
-            It cannot be written; the log says the same without it.
+            The snapshot cannot be written; the log is complete without it.
         """
         with atomic_writer(self._snapshot(number), sync=sync) as file:
             for piece in snapshot_bytes(parts):
@@ -291,7 +291,7 @@ class EventLog:
         self._files.remove_older(number)
 
     def close(self) -> None:
-        """Close the file; harmless when repeated."""
+        """Close the file.  Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             with suppress(OSError):
@@ -317,23 +317,23 @@ class EventLog:
                 os.close(fd)
                 with suppress(OSError):
                     os.unlink(path)
-            raise StorageError(f"{path}: cannot be made: {error.strerror}") from error
+            raise StorageError(f"{path}: cannot be created: {error.strerror}") from error
         if self._number >= 0:
-            # What was written there and not synced must be on disk, too, when something later is.
+            # A later sync must also make the unsynced rest of this log durable.
             self._loose.add(self._log(self._number))
         self.close()
         self._fd, self._number, self._size_bytes = fd, number, len(LOG_HEAD)
         self._loose.add(path)
 
     def _give_up(self, reason: str) -> None:
-        """Refuse everything until the next snapshot, and see to it that nobody restores a state that misses events."""
+        """Fail all appends until the next snapshot, and prevent the restore of a state that misses events."""
         self.error = reason
         self._mark_gap()
         raise StorageError(f"{self._log(self._number)}: {reason}")
 
     def _mark_gap(self) -> None:
         with suppress(OSError):
-            # Overwrites what is there, which needs no space.
+            # Overwriting needs no disk space.
             os.pwrite(self._fd, GAP_HEAD, 0)
 
     # ---- recovery
@@ -345,7 +345,7 @@ class EventLog:
         logs = [n for n in numbers["log"] if n >= base]
         sizes = [self._log(n).stat().st_size for n in logs]
         if snapshot is None and not numbers["snapshot"] and all(size <= len(LOG_HEAD) for size in sizes):
-            # The process died before there was anything to say.
+            # The process died before its first record.
             return
         if snapshot is None:
             raise StorageError(f"{self.path}: no snapshot can be read: {'; '.join(dropped) or 'there is none'}")
@@ -369,7 +369,7 @@ class EventLog:
                 os.ftruncate(self._fd, size_bytes)
             self._size_bytes = size_bytes
         elif snapshot is not None:
-            # The process died between the two.
+            # The process died between writing the snapshot and creating its log.
             self._start_log(base)
             sync_directory(self.path)
         self.recovered = Replay(snapshot, tuple(records), tuple(dropped), age_s)
@@ -381,16 +381,16 @@ def records_of(data: bytes, where: str, last: bool, dropped: list[str]) -> tuple
     Parameters
     ----------
     data : bytes
-        The file ``where``.
+        Content of the file ``where``.
     last : bool
         Whether it is the last log, whose end may be torn.
     dropped : list of str
-        Gets a sentence where such an end was left out.
+        Receives a sentence if a torn end was dropped.
 
     Raises
     ------
     StorageError
-        It is damaged, or misses records.
+        The log is damaged or misses records.
     """
     if data.startswith(GAP_HEAD):
         raise StorageError(f"{where}: records are missing, because writing one failed; the state cannot be restored")
@@ -422,7 +422,7 @@ def snapshot_bytes(parts: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def parts_of(data: bytes) -> tuple[bytes, ...] | None:
-    """Return the parts of a snapshot, or None where it is not whole."""
+    """Return the parts of a snapshot, or None if it is incomplete or damaged."""
     if not data.startswith(SNAPSHOT_HEAD):
         return None
     parts: list[bytes] = []
@@ -430,6 +430,6 @@ def parts_of(data: bytes) -> tuple[bytes, ...] | None:
     while (found := unframe(data, at)) is not None:
         payload, at = found
         parts.append(payload)
-    # The first says how many there are, so that one that lost its end is not taken for whole.
+    # The first part is the number of parts: it reveals a snapshot that lost its end.
     whole = at == len(data) and bool(parts) and int.from_bytes(parts[0], "little") == len(parts) - 1
     return tuple(parts[1:]) if whole else None

@@ -1,13 +1,13 @@
-"""WebHDFS: how a client authenticates, what errors mean, and how long a request is retried.
+"""WebHDFS: authentication, classification of errors, and retries.
 
-The package ``hdfs`` speaks the protocol and turns to the next NameNode where one is on standby or away.  Its raw
-operations are used where its readers, writers and ``rename`` cannot say what is needed: ``createflag``,
-``renameoptions``, and which DataNodes are lost.
+The package ``hdfs`` implements the protocol and fails over to the next NameNode.  Its raw operations are used where its
+readers, writers and ``rename`` lack options: ``createflag``, ``renameoptions``, and DataNodes to exclude.
 
-Transient failures are retried until a deadline: connections that break, HTTP 5xx, a NameNode on standby or in safe
-mode, leases and blocks that HDFS recovers.  The class name of Java's exception tells them.  All else is final.
+Transient failures are retried until a deadline: broken connections, HTTP 5xx, a NameNode on standby or in safe mode,
+leases and blocks that HDFS recovers.  They are recognised by the class name of Java's exception.  All others are final.
 
-With a ticket and Java no package for Kerberos over HTTP is needed: Hadoop's client obtains a delegation token.
+With a Kerberos ticket and Java, no package for Kerberos over HTTP is needed: Hadoop's client obtains a delegation
+token.
 """
 
 from __future__ import annotations
@@ -35,33 +35,32 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Environment variables: a token as WebHDFS takes it, and the seconds that something that may pass is waited for.
+#: Environment variables: a delegation token for WebHDFS, and the retry deadline in seconds.
 TOKEN_VARIABLE, PATIENCE_VARIABLE = "EPS_HDFS_TOKEN", "EPS_HDFS_PATIENCE_S"
-#: A NameNode that fails over takes half a minute.
+#: A failover of NameNodes takes half a minute.
 PATIENCE_S = 60.0
-#: Of one request: until the connection is there, and until the next bytes are.
+#: Timeouts of one request: for the connection, and for each further read.
 CONNECT_S, SILENCE_S = 10.0, 30.0
-#: Between two tries: doubled each time, from the first to the last.
+#: First and longest pause between two tries; each pause doubles.
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
 _TOLD_EVERY_S = 10.0
-#: Of HTTP: not 501, by which one says that it knows no such request.
+#: HTTP statuses that are retried; not 501, the answer to an unknown request.
 _SERVER_ERRORS = (500, 502, 503, 504)
-#: A query in a text, and a token wherever else it stands.
+#: Matches queries of URLs and tokens, to remove them from messages.
 _QUERY = re.compile(r"""\?[\w.%-]+=[^\s"'<>()]*|\b(delegation|token)=[^\s"'<>()&]*""")
 SEE_IT_RUNS = "see that HDFS runs, and that HADOOP_CONF_DIR leads to it"
 _NOT_A_WEB_PORT = (
-    "that port is one for Hadoop's own clients, which speak no HTTP: hdfs:// names a NameNode by that port, "
-    "webhdfs:// by the one of its web pages (dfs.namenode.http-address)"
+    "that is the RPC port of Hadoop's own clients, not an HTTP port: use it with hdfs://, and the port of "
+    "dfs.namenode.http-address with webhdfs://"
 )
 
-#: Java's exceptions that are transient, as ``RemoteException.exception`` names them.
+#: Transient Java exceptions, as ``RemoteException.exception`` names them.
 _PASSING = frozenset(
     "SafeModeException StandbyException RetriableException LeaseExpiredException AlreadyBeingCreatedException "
     "RecoveryInProgressException NotReplicatedYetException BlockMissingException "
     "CannotObtainBlockLengthException".split()
 )
-#: Further ones, transient only where a DataNode is looked for or asked: of lost blocks Hadoop says no more than
-#: IOException.
+#: Exceptions that are transient only in operations with DataNodes: Hadoop reports lost blocks as plain IOException.
 _OF_DATA_NODES = frozenset(
     "IOException PathIOException EOFException ConnectException ConnectTimeoutException SocketException "
     "SocketTimeoutException NoRouteToHostException ClosedChannelException".split()
@@ -72,20 +71,20 @@ _REFUSING = frozenset(("AuthenticationException", "InvalidToken", "SecurityExcep
 
 
 class MissingError(StorageError):
-    """There is no such file or folder."""
+    """The file or folder does not exist."""
 
 
 class Passing(Exception):
-    """A transient failure that the caller has detected; the text says which."""
+    """A transient failure that the caller detected; the text describes it."""
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """What an error means."""
+    """The meaning of an error."""
 
-    #: In words, without the query of an address, which may hold a token.
+    #: Description, without queries of URLs, which may hold a token.
     text: str
-    #: What is raised for it; None: it is transient.
+    #: Error to raise; None if it is transient.
     kind: type[StorageError] | None = None
     #: No server answers at the address.
     unreachable: bool = False
@@ -95,27 +94,27 @@ class Trouble:
 
 
 def remote_trouble(name: str, message: str) -> Trouble:
-    """Return what an answer of Hadoop that is an error means, by the name and message of its ``RemoteException``."""
+    """Return the meaning of Hadoop's error answer, by name and message of its ``RemoteException``."""
     first = message.strip().split("\n")[0].strip()
     told = f"{name}: {first}" if name and first else name or first
-    # The second are the words of the package for HTTP status 401.
+    # The second condition is the package's text for HTTP status 401.
     if name in _REFUSING or (not name and "Authentication failure" in message):
         text = f"HDFS refuses the credentials ({told}): renew the ticket (kinit) or the token"
         return Trouble(text, StorageDeniedError)
     if name == "SafeModeException":
-        mended = "it leaves it by itself, or by hdfs dfsadmin -safemode leave"
+        mended = "wait until it leaves, or run hdfs dfsadmin -safemode leave"
         return Trouble(f"the NameNode is in safe mode ({first}): {mended}")
     if name == "StandbyException":
         return Trouble(f"no NameNode is active ({first})")
     if name == "FileNotFoundException":
         return Trouble(f"no such file or folder ({first})", MissingError)
     if name == "AccessControlException":
-        return Trouble(f"{first}: ask the owner for the right, or log in as another", StorageDeniedError)
+        return Trouble(f"{first}: ask the owner for permission, or log in as another user", StorageDeniedError)
     return Trouble(told, None if name in _PASSING else StorageError)
 
 
 def trouble_of(error: BaseException) -> Trouble | None:
-    """Return what an exception of the package ``hdfs`` or of its HTTP means; None where it is none of these."""
+    """Return the meaning of an exception of the package ``hdfs`` or of its HTTP; None for other exceptions."""
     from hdfs import HdfsError
     from requests import exceptions as rq
     from urllib3 import exceptions as u3
@@ -125,13 +124,13 @@ def trouble_of(error: BaseException) -> Trouble | None:
     if isinstance(error, HdfsError):
         if isinstance(error.message, str):
             return remote_trouble(error.exception or "", error.message)
-        # What is no answer of WebHDFS comes as it was sent.
-        text = "what answers is no WebHDFS: see that it is a NameNode's"
+        # An answer that is not WebHDFS's is passed on as bytes.
+        text = "the answer is not WebHDFS's: check that the address is a NameNode's"
         return Trouble(_NOT_A_WEB_PORT if b"Hadoop IPC port" in error.message else text, StorageAwayError)
     if isinstance(error, rq.SSLError):
         return Trouble(f"TLS with {_asked(error)} fails: {innermost(error)}", StorageAwayError)
     if isinstance(unknown := _innermost(error), socket.gaierror):
-        return Trouble(f"the host of {_asked(error)} is not known ({unknown.strerror})", unreachable=True)
+        return Trouble(f"the host of {_asked(error)} is unknown ({unknown.strerror})", unreachable=True)
     if isinstance(error, rq.Timeout | u3.TimeoutError | TimeoutError):
         return Trouble(f"{_asked(error)} does not answer in time")
     if isinstance(error, rq.ConnectionError | rq.ChunkedEncodingError | u3.HTTPError | ConnectionError | EOFError):
@@ -142,12 +141,12 @@ def trouble_of(error: BaseException) -> Trouble | None:
     if isinstance(error, rq.RequestException):
         return Trouble(f"{type(error).__name__}: {innermost(error)}", StorageError)
     if isinstance(error, KeyError | ValueError | TypeError):
-        return Trouble(f"what answers is no WebHDFS ({type(error).__name__}: {error})", StorageAwayError)
+        return Trouble(f"the answer is not WebHDFS's ({type(error).__name__}: {error})", StorageAwayError)
     return None
 
 
 def innermost(error: BaseException) -> str:
-    """Return the innermost reason of an error of requests: the outer ones repeat the address, with its query."""
+    """Return the innermost reason of an error of requests: the outer ones repeat the URL, with its query."""
     error = _innermost(error)
     return getattr(error, "strerror", None) or str(error)
 
@@ -166,18 +165,18 @@ def _asked(error: Any) -> str:
 
 
 class WebHdfs:
-    """The NameNodes of one file system, asked until they answer.
+    """The NameNodes of one file system, with retries.
 
     Parameters
     ----------
     name : str
-        Named in messages, as ``hdfs://lake``.
+        Name in messages, such as ``hdfs://lake``.
     client : hdfs.client.Client
-        Its raw operations may be called by several threads.
+        Several threads may call its raw operations.
     patience_s : float
-        How long transient failures are retried.
+        Retry deadline of transient failures.
     guess : str
-        Added to the message if no server answers, where the address was guessed.
+        Added to the message if the address was guessed and no server answers there.
     """
 
     def __init__(self, name: str, client: Any, patience_s: float = PATIENCE_S, guess: str = "") -> None:
@@ -187,12 +186,12 @@ class WebHdfs:
         self._guess = guess
 
     def patience(self, what: str) -> Patience:
-        """Return what waits for these NameNodes; ``what`` begins its messages."""
+        """Return the retry state of one operation; ``what`` begins its messages."""
         guesses = {urlsplit(url).netloc: self._guess for url in self.client.urls} if self._guess else {}
         return Patience(what, self.patience_s, guesses)
 
     def ask(self, what: str, act: Callable[[], T]) -> T:
-        """Return what ``act`` returns; transient failures are retried.
+        """Return the result of ``act``; retry transient failures.
 
         Parameters
         ----------
@@ -204,13 +203,13 @@ class WebHdfs:
         Raises
         ------
         MissingError
-            There is no such file or folder.
+            The file or folder does not exist.
         StorageAwayError
-            No WebHDFS answers, or not within the deadline.
+            No WebHDFS answers, or the retries timed out.
         StorageDeniedError
-            The credentials are refused, or one has no right to it.
+            The credentials or the access are refused.
         StorageError
-            It cannot be done.
+            Another failure, which is final.
         """
         patience = self.patience(what)
         while True:
@@ -220,22 +219,22 @@ class WebHdfs:
                 patience.wait(error)
 
     def rename(self, source: str, target: str, options: str) -> None:
-        """Rename a file or folder; ``options`` are ``OVERWRITE``, or ``NONE``: the target must be free.
+        """Rename a file or folder; with ``options`` ``OVERWRITE``, or ``NONE``, which requires an unused target.
 
         Raises
         ------
         HdfsError
-            It is refused.
+            The rename is refused.
         """
         from hdfs import HdfsError
 
         answer = self.client._rename(source, destination=target, renameoptions=options)
-        # A NameNode answers nothing; HttpFS, which ignores the options, answers whether it renamed.
+        # A NameNode's answer is empty.  HttpFS ignores the options and answers whether it renamed.
         if answer.content and answer.json().get("boolean") is False:
-            raise HdfsError("the rename was refused: WebHDFS must be a NameNode's own, not that of HttpFS")
+            raise HdfsError("the rename was refused: use the WebHDFS of a NameNode, not of HttpFS")
 
     def data_node(self, act: Callable[..., Any], path: str, lost: list[str], **params: Any) -> str:
-        """Return where the NameNode sends one with data, or for data.
+        """Return the URL of the DataNode that the NameNode chooses for a read or write.
 
         Parameters
         ----------
@@ -243,7 +242,7 @@ class WebHdfs:
             A raw operation of the client.
         path : str
         lost : list of str
-            DataNodes that failed; they are left out where there are others, and else forgotten.
+            DataNodes that failed, to be excluded; cleared if no other ones are left.
         """
 
         def ask() -> str:
@@ -262,12 +261,12 @@ class WebHdfs:
         return ask()
 
     def send(self, method: str, url: str, **rest: Any) -> Any:
-        """Ask a DataNode; return its answer.
+        """Send a request to a DataNode; return its answer.
 
         Raises
         ------
         HdfsError, Passing
-            It refuses, or cannot do it now.
+            The DataNode refuses, or failed for now.
         """
         from hdfs import HdfsError
 
@@ -279,7 +278,7 @@ class WebHdfs:
                 told = answer.json()["RemoteException"]
                 raise HdfsError(str(told.get("message", "")), exception=str(told.get("exception", "")))
         except (ValueError, KeyError, TypeError):
-            # Another server has the port of a DataNode that is gone.
+            # Another server may have the port of a stopped DataNode.
             raise Passing(f"HTTP status {answer.status_code} of {urlsplit(url).netloc}") from None
         finally:
             answer.close()
@@ -287,7 +286,7 @@ class WebHdfs:
 
 @contextmanager
 def _of_data_nodes() -> Iterator[None]:
-    """Take errors that tell of DataNodes for transient ones."""
+    """Convert errors about DataNodes to transient ones."""
     from hdfs import HdfsError
 
     try:
@@ -299,7 +298,7 @@ def _of_data_nodes() -> Iterator[None]:
 
 
 class Patience:
-    """Waits between tries until a deadline, and says what for.
+    """The retry state of one operation: pauses between tries until a deadline, and reports them.
 
     Parameters
     ----------
@@ -307,7 +306,7 @@ class Patience:
         Begins the messages.
     patience_s : float
     guesses : mapping
-        By address of a NameNode: added to the message if no server answers there.
+        NameNode address -> text to add if no server answers there.
     """
 
     def __init__(self, what: str, patience_s: float, guesses: Mapping[str, str]) -> None:
@@ -316,16 +315,16 @@ class Patience:
         self._pause_s = _FIRST_PAUSE_S
 
     def wait(self, error: Exception) -> None:
-        """Wait a moment after a try that failed.
+        """Pause after a failed try, or raise if it is final.
 
         Raises
         ------
         StorageAwayError
             No WebHDFS answers, or the deadline has passed.
         StorageDeniedError
-            The credentials are refused, or one has no right to it.
+            The credentials or the access are refused.
         StorageError
-            It is final.
+            Another final failure.
         """
         trouble = trouble_of(error)
         if trouble is None:
@@ -336,18 +335,18 @@ class Patience:
             if getattr(_innermost(error), "errno", None) == socket.EAI_NONAME:
                 kind = StorageAwayError
         if kind is not None:
-            # Not from the error: a traceback of it would show the address, and a token in it.
+            # Not chained: the traceback would show the URL, and a token in it.
             raise kind(f"{self._what}: {text}") from None
         now_s = time.monotonic()
         if not self._until_s:
             self._until_s, self._next_word_s = now_s + self._patience_s, now_s
         left_s = self._until_s - now_s
         if left_s <= 0:
-            waited = f"it was waited for {self._patience_s:g} s ({PATIENCE_VARIABLE} sets that)"
+            waited = f"retried for {self._patience_s:g} s ({PATIENCE_VARIABLE} sets that)"
             raise StorageAwayError(f"{self._what}: {text}; {waited}") from None
         if now_s >= self._next_word_s:
             told = f"{self._what} for now: {text}"
-            logger.warning("%s; tries again for %.0f s", told, left_s)
+            logger.warning("%s; retrying for %.0f s", told, left_s)
             tell(told)
             self._next_word_s = now_s + _TOLD_EVERY_S
         interrupt.heed()
@@ -361,12 +360,12 @@ class Patience:
 def connect(
     scheme: str, authority: str, conf: HadoopConf, environ: Mapping[str, str], patience_s: float | None = None
 ) -> WebHdfs:
-    """Return the NameNodes of a file system; none of them is asked anything yet.
+    """Return the NameNodes of a file system, without contacting them.
 
     Parameters
     ----------
     scheme : str
-        ``hdfs``: the configuration says where WebHDFS is; ``webhdfs``, ``swebhdfs``: the authority is its address.
+        ``hdfs``: the configuration has the address of WebHDFS; ``webhdfs``, ``swebhdfs``: the authority is the address.
     authority : str
     conf : HadoopConf
     environ : mapping
@@ -376,11 +375,11 @@ def connect(
     Raises
     ------
     ConfigError
-        A package is missing, a value of the configuration or the environment cannot be, or there is no such keytab.
+        A package is missing, a value of the configuration or environment is invalid, or the keytab does not exist.
     AuthenticationError
-        Hadoop's own client is to log in, and has no ticket.
+        Hadoop's own client has to log in, and has no ticket.
     StorageError
-        The file of tokens cannot be read.
+        The token file cannot be read.
     """
     urls, name, token = web_addresses(scheme, authority, conf), f"{scheme}://{authority}", _token(environ, authority)
     if conf.wants_kerberos and not token:
@@ -392,7 +391,7 @@ def connect(
 
 
 def web_addresses(scheme: str, authority: str, conf: HadoopConf) -> tuple[str, ...]:
-    """Return the URLs of WebHDFS, one for each NameNode; parameters as of :func:`connect`.
+    """Return the URLs of WebHDFS, one for each NameNode; parameters are those of :func:`connect`.
 
     Raises
     ------
@@ -418,14 +417,14 @@ def _patience_s(environ: Mapping[str, str], given_s: float | None) -> float:
 
 
 def _token(environ: Mapping[str, str], authority: str) -> str:
-    """Return the token to authenticate with, as WebHDFS takes it: the one given for it, or one of YARN's; else empty.
+    """Return the delegation token for WebHDFS, from its variable or YARN's token file; empty if there is none.
 
     Raises
     ------
     ConfigError
-        What is given is no token: a NameNode would not say so, but end the connection.
+        The given text is not a token.  Checked here, since a NameNode would only close the connection.
     StorageError
-        The file of tokens cannot be read.
+        The token file cannot be read.
     """
     given, path = environ.get(TOKEN_VARIABLE, ""), environ.get(TOKEN_FILE_VARIABLE, "")
     if given:
@@ -445,7 +444,7 @@ def _token(environ: Mapping[str, str], authority: str) -> str:
 
 
 def _client(urls: Collection[str], token: str, user: str) -> Any:
-    """Return a client with a token, or with a user name that is not checked (empty: the process's user)."""
+    """Return a client with a token, or with an unverified user name (empty: the process's user)."""
     try:
         import hdfs
 
@@ -460,7 +459,7 @@ def _session() -> dict[str, Any]:
     import requests
 
     session = requests.Session()
-    # Hadoop knows no proxies: those of the environment are for the world outside.
+    # Hadoop uses no proxies; those of the environment are for external hosts.
     session.trust_env = False
     session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
     session.hooks["response"].append(_refuse_server_errors)
@@ -468,7 +467,7 @@ def _session() -> dict[str, Any]:
 
 
 def _refuse_server_errors(response: Any, **_: Any) -> None:
-    """Take a server that cannot answer for one that is away: the package then asks the next NameNode."""
+    """Treat a server error as a lost connection: the package then tries the next NameNode."""
     import requests
 
     if response.status_code in _SERVER_ERRORS:
@@ -477,7 +476,7 @@ def _refuse_server_errors(response: Any, **_: Any) -> None:
 
 
 def _kerberos_client(urls: Collection[str], name: str, conf: HadoopConf, environ: Mapping[str, str]) -> Any:
-    """Return a client that proves who it is: over HTTP where a package can, else by a token that Java obtains."""
+    """Return a client that authenticates with Kerberos: over HTTP if a package can, else by a token from Java."""
     try:
         from hdfs.client import Client
 
@@ -486,10 +485,10 @@ def _kerberos_client(urls: Collection[str], name: str, conf: HadoopConf, environ
         return Client(";".join(urls), **rest)
     except ImportError as error:
         missing = error
-    # Java logs in by it: where it cannot be had, that is at fault, and neither package nor Java would mend it.
+    # Check the keytab first: Java needs it, so a missing package would be the wrong advice.
     keytab_of(environ)
     try:
-        # Java, and what it needs, is for those who have no other way.
+        # Java is only for users without that package.
         from eps.hadoop.delegation import delegated_client
 
         return delegated_client(urls, name, conf, _session())

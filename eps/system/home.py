@@ -1,4 +1,4 @@
-"""``EPS_HOME``: where jobs live, and why a folder cannot be that."""
+"""``EPS_HOME``: the directory of all jobs, and the checks of its owner and permissions."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 from eps.errors import ConfigError
 
 DIRECTORY_MODE = 0o700
-#: Who may make a link that leads to a user's home, beside that user.
+#: User id whose symbolic links are accepted besides the user's own.
 _ROOT = 0
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-#: Folders of a home: jobs, prepared data, H-scheduler's service, sweeps that are applications.
+#: Folders of EPS_HOME: jobs, prepared data, H-scheduler's service, sweeps that are YARN applications.
 _WITHIN = ("jobs", "cache", "hscheduler", "sweeps")
 
 
 def eps_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory of everything that EPS keeps: ``EPS_HOME``, or ``~/.eps``; absolute.
+    """Return the directory of all EPS files: ``EPS_HOME``, or ``~/.eps``; absolute.
 
-    Every path of a job begins with it, so every command of both programs refuses a home that others can change.
+    Every path of a job begins with it, so every command refuses a home that other users can change.
 
     Raises
     ------
     ConfigError
-        As of :func:`check_own`, of the home or of a folder in it.
+        :func:`check_own` refuses the home or a folder in it.
     """
     home = Path(environ.get("EPS_HOME") or Path.home() / ".eps").expanduser().absolute()
     another = "set the environment variable EPS_HOME to another"
@@ -38,21 +38,21 @@ def eps_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def check_own(path: Path, name: str, another: str) -> None:
-    """Refuse a directory that others can change; harmless where there is none yet.
+    """Refuse a directory that other users can change; accept one that does not exist yet.
 
     Parameters
     ----------
     path : Path
     name : str
-        What it is to its user.
+        The directory as messages name it.
     another : str
-        How another one is chosen.
+        How the user chooses another directory; ends the message.
 
     Raises
     ------
     ConfigError
-        It is no directory, belongs to another user, or can be written by others: whoever can write there can choose
-        what is trained, or take the place of a job or a service.
+        The path is not a directory, belongs to another user, or is writable by others.  Such a writer could change what
+        is trained, or replace a job or a service.
     """
     rule = "must be a directory of your own that only you can write"
     user = os.geteuid()
@@ -74,32 +74,32 @@ def check_own(path: Path, name: str, another: str) -> None:
 
 
 def make_home() -> None:
-    """Make the home where there is none, for its user alone.
+    """Create the home if it is missing, accessible to its user only.
 
     Raises
     ------
     ConfigError
-        It cannot be made or written; or as of :func:`eps_home`.
+        The home cannot be created or written, or :func:`eps_home` refuses it.
     """
     home = eps_home()
     rule = "must be a directory that can be written (the environment variable EPS_HOME chooses another)"
     try:
         make_private(home)
     except OSError as error:
-        raise ConfigError(f"EPS_HOME is {home}, which cannot be made ({error.strerror}): {rule}") from None
-    # Another user may have been faster.
+        raise ConfigError(f"EPS_HOME is {home}, which cannot be created ({error.strerror}): {rule}") from None
+    # Another user may have created it in between.
     eps_home()
     if not os.access(home, os.W_OK | os.X_OK):
         raise ConfigError(f"EPS_HOME is {home}, which cannot be written: {rule}")
 
 
 def make_private(path: Path) -> None:
-    """Make a directory, and those of its parents that are missing, for this user alone, with any umask.
+    """Create a directory and its missing parents for this user only, whatever the umask.
 
     Raises
     ------
     OSError
-        One of them cannot be made.
+        A directory cannot be created.
     """
     # Path.mkdir gives parents the permissions of the umask.
     missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]

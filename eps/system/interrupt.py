@@ -1,9 +1,8 @@
 """Ctrl-C that is not lost.
 
-Python raises KeyboardInterrupt wherever the main thread happens to be.  Where that is a finaliser, or a callback that
-a library guards, the exception is printed or dropped, and the program goes on.  Here it is noted as well, and whoever
-does something long asks from time to time whether there was one.  Others than who has the terminal may want the end of
-something long, too: that is asked for in the same way.
+Python raises KeyboardInterrupt wherever the main thread happens to be.  Inside a finaliser, or a callback that a
+library guards, the exception is printed or dropped, and the program continues.  This module also records the interrupt
+in a flag; long operations poll it with :func:`check`.  They poll :func:`heed` for requests to stop from other sources.
 """
 
 from __future__ import annotations
@@ -18,13 +17,16 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 
 _told = False
-#: What :func:`heed` calls.
+#: The callback of :func:`heed`.
 _look: ContextVar[Callable[[], None]] = ContextVar("look", default=lambda: None)
 
 
 @contextmanager
 def noted() -> Iterator[None]:
-    """Note interrupts while this lasts; where another handler is set, or on another thread, nothing changes."""
+    """Record interrupts inside the block.
+
+    No effect on other threads, or if another SIGINT handler is installed.
+    """
     global _told
     _told = False
     is_main = threading.current_thread() is threading.main_thread()
@@ -40,10 +42,10 @@ def noted() -> Iterator[None]:
 
 @contextmanager
 def by_others_too() -> Iterator[None]:
-    """Let the first SIGTERM or SIGHUP be an interrupt while this lasts; on another thread nothing changes.
+    """Treat the first SIGTERM or SIGHUP inside the block as an interrupt; no effect on other threads.
 
-    Those that follow are nothing: a shell repeats the SIGHUP of its terminal, and whoever is interrupted tidies up.
-    What is ignored stays so, as ``nohup`` wants it.
+    Later ones do nothing: a shell repeats the SIGHUP of its terminal, and the interrupted program is cleaning up.
+    Ignored signals stay ignored, as ``nohup`` requires.
     """
     before = {}
     if threading.current_thread() is threading.main_thread():
@@ -60,12 +62,12 @@ def by_others_too() -> Iterator[None]:
 
 @contextmanager
 def telling(text: str) -> Iterator[None]:
-    """Have whoever interrupts be told this, unless there is more to tell: notes of the exception.
+    """Add ``text`` as a note to a KeyboardInterrupt that leaves the block, unless the exception already has notes.
 
     Parameters
     ----------
     text : str
-        What became of what is done here.
+        What the interrupted operation left behind.
     """
     try:
         yield
@@ -76,18 +78,18 @@ def telling(text: str) -> Iterator[None]:
 
 
 def before_submission(name: str) -> AbstractContextManager[None]:
-    """Have whoever interrupts be told that nothing was submitted of this name, as of :func:`telling`."""
+    """Say on an interrupt inside the block that nothing was submitted under this name; see :func:`telling`."""
     return telling(f"{name}: interrupted; nothing was submitted")
 
 
 @contextmanager
 def heeding(look: Callable[[], None]) -> Iterator[None]:
-    """Have whoever does something long on this thread look, while this lasts, whether somebody wants its end.
+    """Make :func:`heed` call ``look`` inside the block, on this thread.
 
     Parameters
     ----------
     look : callable
-        Raises where somebody does; called often, and by threads that work for this one.
+        Raises if the operation is to stop.  Called often, also by threads that work for this one.
     """
     token = _look.set(look)
     try:
@@ -97,20 +99,20 @@ def heeding(look: Callable[[], None]) -> Iterator[None]:
 
 
 def heed() -> None:
-    """Look whether somebody wants the end of what is done here, as of :func:`heeding`, whose error this raises."""
+    """Raise the error of :func:`heeding`'s callback if the current operation is to stop."""
     _look.get()()
 
 
 def note() -> None:
-    """Note an interrupt where the exception would be lost, as on another thread: :func:`check` raises it."""
+    """Record an interrupt where the exception would be lost, as on another thread; :func:`check` raises it."""
     global _told
     _told = True
 
 
 def let_go_of_closed() -> None:
-    """Drop what is written to a pipe without a reader, or to a terminal that is gone, without an error."""
+    """Discard, without an error, further output to a pipe without a reader or to a closed terminal."""
     for stream in (sys.stdout, sys.stderr):
-        # Of a test's, or of no process's, there is no descriptor.
+        # The streams of tests, or of a process without standard streams, have no descriptor.
         with suppress(OSError, ValueError, AttributeError):
             poller = select.poll()
             poller.register(stream.fileno(), 0)
@@ -120,7 +122,7 @@ def let_go_of_closed() -> None:
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt where there was one; not for what tidies up after it."""
+    """Raise KeyboardInterrupt if an interrupt was recorded; not for code that cleans up after one."""
     if _told:
         raise KeyboardInterrupt
 

@@ -1,6 +1,6 @@
-"""How the processes of a job write their logs: one line for each state change, on standard error.
+"""Logs of a job's processes: one line for each state change, on standard error.
 
-The supervisor sends standard error of each process to a file of its own; ``eps logs`` shows them.
+The supervisor redirects standard error of each process to its own file; ``eps logs`` shows these files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import threading
 import time
 
-#: A line that others can cause is written at most once in this time.
+#: Minimum time between two lines that a peer can provoke.
 LOG_EVERY_S = 10.0
 
 
@@ -23,7 +23,7 @@ def set_up_logging() -> None:
         datefmt="%H:%M:%S",
         force=True,
     )
-    # It tells of every client that is made.
+    # It logs every client that is created.
     logging.getLogger("hdfs.client").setLevel(logging.WARNING)
 
 
@@ -45,7 +45,7 @@ class LimitedLog:
         self._num_unlogged = 0
 
     def warning(self, message: str, *values: object) -> None:
-        """Write a warning, or count it; ``message`` and ``values`` as of :meth:`logging.Logger.warning`."""
+        """Write a warning, or count it; parameters are those of :meth:`logging.Logger.warning`."""
         with self._lock:
             now_s = time.monotonic()
             if now_s < self._due_s:

@@ -1,6 +1,6 @@
-"""Metrics in the text format that Prometheus reads.
+"""Metrics in the text format of Prometheus.
 
-A dozen lines in the place of a dependency: a metric here is a value of this moment, without counters in between.
+A few lines instead of a dependency: every metric is a snapshot, and no counters are kept between requests.
 
 Source: Prometheus documentation, "Exposition formats" (text, version 0.0.4).
 """
@@ -16,7 +16,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True)
 class Family:
-    """A metric with its samples: what follows its name (as of a histogram), labels, value."""
+    """A metric with its samples: (suffix of the name, as histograms need; labels; value)."""
 
     name: str
     #: ``counter``, ``gauge`` or ``histogram``.

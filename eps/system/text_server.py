@@ -1,8 +1,10 @@
-"""The HTTP server of all texts that EPS and H-scheduler show: metrics and pages.
+"""The HTTP server for all texts that EPS and H-scheduler show: metrics and pages.
 
-Any client that reaches a port may hold its connections, so they are bounded in number, time and size: a process that
-serves a page keeps its descriptors and threads for its own work.  A web page of another site cannot read what is
-served, even if its name is made to resolve to this host (DNS rebinding): the browser then sends that name as ``Host``.
+Any client that reaches a port may hold its connections, so connections are bounded in number, time and size.  The
+process keeps its descriptors and threads for its own work.
+
+A page of another site cannot read these texts, even if its host name resolves to this host (DNS rebinding): the browser
+sends that name as ``Host``, and the server refuses it.
 """
 
 from __future__ import annotations
@@ -27,35 +29,35 @@ from eps.system.metrics_text import CONTENT_TYPE
 
 logger = logging.getLogger(__name__)
 
-#: Connections that one server has at a time; a further one is closed at once.
+#: Concurrent connections of one server; more are closed at once.
 MOST_CONNECTIONS = 64
-#: The head of a request must be whole within so many seconds and bytes; a body is never read.
+#: Limits for the head of a request; a body is never read.
 HEAD_S, HEAD_BYTES = 10.0, 16 << 10
-#: A client that has not taken its answer within so many seconds is disconnected.
+#: A client that does not accept its answer within this time is disconnected.
 SEND_S = 30.0
-#: No connection lasts longer than this.
+#: Maximum duration of a connection.
 CONNECTION_S = 60.0
-#: A browser asks again after so many seconds for a text that could not be made.
+#: Seconds after which a browser retries a text that failed.
 RETRY_S = 2
-#: A server looks so often whether it is to close.
+#: Polling interval for the request to close.
 CLOSE_S = 0.05
 
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
-#: Pages are whole in themselves; nothing of elsewhere is loaded into them.
+#: Pages are self-contained: they load nothing from other hosts.
 _POLICY = "default-src 'self' 'unsafe-inline'; img-src data:"
 
 
 @dataclass(frozen=True)
 class Text:
-    """What a request is answered with."""
+    """The answer to a request."""
 
     kind: str
     content: str
-    #: Called when a GET has been answered with it.
+    #: Called after a GET was answered with this text.
     sent: Callable[[], None] | None = None
 
 
-#: Path -> what makes the text, on the thread of each request.
+#: Path -> function that renders the text, called on the thread of each request.
 Pages = Mapping[str, Callable[[], Text]]
 
 
@@ -72,7 +74,7 @@ class BoundedServer(ThreadingMixIn, TCPServer):
         super().__init__(*arguments, **more)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a connection on a thread of its own, or close it."""
+        """Answer a connection on its own thread, or close it if there are too many."""
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -84,7 +86,7 @@ class BoundedServer(ThreadingMixIn, TCPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer a connection; one that takes longer than :data:`CONNECTION_S` in all is ended."""
+        """Answer a connection; shut it down after :data:`CONNECTION_S`."""
         limit = threading.Timer(CONNECTION_S, _end, (request,))
         limit.daemon = True
         limit.start()
@@ -95,7 +97,7 @@ class BoundedServer(ThreadingMixIn, TCPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what is a fault of ours; a client that disconnects, or takes nothing, is none."""
+        """Log unexpected errors; disconnects and timeouts of clients are not logged."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             logger.exception("a request of %s was not answered", client_address)
 
@@ -106,24 +108,24 @@ def _end(connection: socket.socket) -> None:
 
 
 class TextServer:
-    """Serves a few texts, each made anew for every request.
+    """Serve a few texts, each rendered anew for every request.
 
     Parameters
     ----------
     host : str
-        Where to listen; requests must name it, or the loopback interface, as ``Host``.
+        Address to listen on; the ``Host`` of requests must name it, or the loopback interface.
     port : int
-        0 takes any that is free.
+        0 takes any free port.
     pages : mapping
-        Where a text cannot be made (EpsError) the answer is 503 with the reason, and a browser asks again.
+        If rendering raises EpsError, the answer is 503 with the reason, and the browser retries.
 
     Raises
     ------
     OSError, OverflowError
-        The address cannot be had.
+        The address is invalid or in use.
     """
 
-    #: What a request for another path is told.
+    #: Answer to a request for an unknown path.
     nothing_there = "nothing here"
 
     def __init__(self, host: str, port: int, pages: Pages) -> None:
@@ -134,8 +136,8 @@ class TextServer:
         self._thread.start()
 
     def refusal(self, headers: Message) -> str:
-        """Return why a request with these headers is not answered; empty if it is."""
-        # A client that names no host is no browser.
+        """Return why a request with these headers is refused; empty if it is accepted."""
+        # A client that sends no Host is not a browser.
         host = headers.get("Host", "localhost")
         try:
             name = urlsplit(f"//{host}").hostname
@@ -159,7 +161,7 @@ def _handler(server: TextServer, pages: Pages) -> type[BaseHTTPRequestHandler]:
             self.connection.settimeout(SEND_S)
 
         def _head(self) -> bytes:
-            """Return the head of the request; empty where it is too large, or does not come in time."""
+            """Return the head of the request; empty if it is too large or too late."""
             head, until_s = b"", time.monotonic() + HEAD_S
             while b"\r\n\r\n" not in head:
                 left_s = until_s - time.monotonic()
@@ -211,29 +213,29 @@ def _handler(server: TextServer, pages: Pages) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(body)
 
         def log_message(self, *arguments: object) -> None:
-            """Say nothing: log and terminal are of the job."""
+            """Log nothing: log and terminal belong to the job."""
 
     return Handler
 
 
 class MetricsServer(TextServer):
-    """Serves ``/metrics`` on the loopback interface.
+    """Serve ``/metrics`` on the loopback interface.
 
     Parameters
     ----------
     port : int
-        0 takes any that is free.
+        0 takes any free port.
     text : callable
-        Called for every request, on a thread of its own.
+        Renders the metrics; called for every request, on its own thread.
 
     Raises
     ------
     ResourceError
-        The port cannot be had.
+        The port is invalid or in use.
     """
 
     def __init__(self, port: int, text: Callable[[], str]) -> None:
         try:
             super().__init__("127.0.0.1", port, {"/metrics": lambda: Text(CONTENT_TYPE, text())})
         except (OSError, OverflowError) as error:
-            raise ResourceError(f"metrics_port is {port}, but that port cannot be had: {error}") from None
+            raise ResourceError(f"metrics_port is {port}, but that port cannot be used: {error}") from None

@@ -1,4 +1,4 @@
-"""Threads that the interpreter's exit does not wait for: of gRPC servers, and of calls that may hang."""
+"""Threads that do not delay the interpreter's exit: for gRPC servers, and for calls that may hang."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ logger = logging.getLogger(__name__)
 
 
 class ThreadPerCall(futures.Executor):
-    """Gives every call a daemon thread of its own, which ends with it.
+    """An executor that runs every call on its own daemon thread.
 
-    Most calls of ours are streams that last as long as a member does.  A pool would let its n-th stream keep all later
-    calls waiting without a word; and the interpreter waits at its exit for the threads of a pool, also after a crash.
+    Most calls are streams that last as long as a member.  In a pool, the n-th stream would silently block all later
+    calls, and the interpreter would wait for the pool's threads at exit, even after a crash.
 
     Parameters
     ----------
     name : str
-        Of the threads.
+        Name of the threads.
     """
 
     def __init__(self, name: str) -> None:
@@ -31,7 +31,7 @@ class ThreadPerCall(futures.Executor):
         self._threads: set[threading.Thread] = set()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run ``fn`` at once; where the system gives no more threads, the future has that error."""
+        """Run ``fn`` at once; if the system has no more threads, the future holds that error."""
         future: Future[Any] = Future()
         thread = threading.Thread(target=self._run, args=(future, fn, args, kwargs), name=self._name, daemon=True)
         with self._lock:
@@ -39,10 +39,8 @@ class ThreadPerCall(futures.Executor):
         try:
             thread.start()
         except RuntimeError as error:
-            # Raised, it would end the one thread that takes the calls of all others.
-            logger.error(
-                "%s: %d calls run, and a further one gets no thread: %s", self._name, len(self._threads), error
-            )
+            # An exception would end the one thread that accepts all calls.
+            logger.error("%s: no thread for another call, %d are running: %s", self._name, len(self._threads), error)
             with self._lock:
                 self._threads.discard(thread)
             future.set_exception(error)
@@ -58,7 +56,7 @@ class ThreadPerCall(futures.Executor):
                 self._threads.discard(threading.current_thread())
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the calls that run; return False, and say so in the log, where some still do."""
+        """Wait for the running calls; return False, with a log line, if some did not finish in time."""
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
             threads = self._threads - {threading.current_thread()}
@@ -66,5 +64,5 @@ class ThreadPerCall(futures.Executor):
             thread.join(max(0.0, deadline_s - time.monotonic()))
         num_running = sum(thread.is_alive() for thread in threads)
         if num_running:
-            logger.warning("%s: %s calls still run after %s s", self._name, num_running, timeout_s)
+            logger.warning("%s: %s calls are still running after %s s", self._name, num_running, timeout_s)
         return num_running == 0

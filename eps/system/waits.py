@@ -1,4 +1,4 @@
-"""To wait for what cannot say when it is there."""
+"""Polling waits, for conditions without a notification."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def wait_for(condition: Callable[[], bool], timeout_s: float | None, what: str, 
     Raises
     ------
     DeadlineError
-        It does not within ``timeout_s`` seconds; None waits for ever.
+        The condition did not hold within ``timeout_s`` seconds; None waits for ever.
     """
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     while not condition():

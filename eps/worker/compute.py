@@ -1,6 +1,6 @@
 """How a worker computes a contribution: the model, the splits in memory, the batches.  It sends and awaits nothing.
 
-It knows the parts of a push and the answers to a pull as values.  Grouping leaves no trace in the sums.
+Parts of pushes and answers to pulls are plain values here.  The grouping of splits does not affect the sums.
 
 Source: EPS §2.2 step 4, §3.1.4 (active and inactive dataset); performance.md section 4 (keys are localised once per
 split); reproducible.md.
@@ -31,25 +31,25 @@ from eps.worker.datasets import Datasets
 
 logger = logging.getLogger(__name__)
 
-#: Most parameters that are taken so, in bytes: while they are in use the server cannot use their memory again.
+#: Most parameters that are used in lent memory, in bytes: the server cannot reuse that memory meanwhile.
 MOST_LENT_BYTES = 16 << 20
 
 
 class ActiveSet:
-    """The keys of some splits, and where each split's keys lie among them.
+    """The keys of some splits, and the positions of each split's keys among them.
 
     Parameters
     ----------
     runtime : Runtime
     splits : mapping
-        Split id -> its data, of all splits that the worker computes.
+        Split id -> its data, for all splits that the worker computes.
     """
 
     def __init__(self, runtime: Runtime, splits: Mapping[int, SplitData]) -> None:
         self._runtime = runtime
         self.splits = dict(sorted(splits.items()))
         space = runtime.key_space
-        #: Global keys, ascending, int64; None: every key of the model.
+        #: Global keys, ascending, int64; None means every key of the model.
         self.keys: np.ndarray | None = None
         self._touched: dict[int, np.ndarray] = {}
         for split, data in self.splits.items():
@@ -60,11 +60,11 @@ class ActiveSet:
             self.keys = distinct(np.concatenate(merged)) if merged else np.empty(0, np.int64)
         self.size = space.num_keys if self.keys is None else len(self.keys)
         edges = np.array([start for start, _ in runtime.ranges] + [space.num_keys], np.int64)
-        #: Partition p's keys are at [bounds[p], bounds[p + 1]).
+        #: The keys of partition p are at [bounds[p], bounds[p + 1]).
         self.bounds = edges if self.keys is None else np.searchsorted(self.keys, edges)
         self.block_bounds = -(-edges // space.block_keys)
         starts, first_blocks = self.bounds.tolist(), self.block_bounds.tolist()
-        #: Of each partition, where its keys start and end, and its blocks.  Slices are faster with Python's own ints.
+        #: For each partition its range of keys and its range of blocks.  Python ints, because they make faster slices.
         self.spans: tuple[tuple[int, int, int, int], ...] = tuple(
             zip(starts[:-1], starts[1:], first_blocks[:-1], first_blocks[1:], strict=True)
         )
@@ -72,20 +72,20 @@ class ActiveSet:
 
     @cached_property
     def blocks(self) -> Blocks:
-        """Where the grid's blocks lie in :attr:`keys`."""
+        """The positions of the grid's blocks in :attr:`keys`."""
         space = self._runtime.key_space
         return Blocks(space.block_keys, 0, space.num_keys, self.keys)
 
     @cached_property
     def split_blocks(self) -> dict[int, Blocks]:
-        """Split -> where the grid's blocks lie in the split's keys."""
+        """Split -> the positions of the grid's blocks in the split's keys."""
         return {
             split: self.blocks if where is None else self.blocks.at(where) for split, where in self.positions.items()
         }
 
     @cached_property
     def positions(self) -> dict[int, np.ndarray | None]:
-        """Split -> where its keys lie in :attr:`keys`; None where it touches all of them."""
+        """Split -> positions of its keys in :attr:`keys`; None if it has all of them."""
         found: dict[int, np.ndarray | None] = {}
         for split in self.splits:
             touched = self._touched.get(split)
@@ -97,7 +97,7 @@ class ActiveSet:
 
     @cached_property
     def keysets(self) -> tuple[bytes, ...]:
-        """Digest of the keys in each partition; empty for dense models."""
+        """The digest of the keys in each partition; empty for dense models."""
         if self.keys is None:
             return (b"",) * len(self._runtime.ranges)
         return tuple(keyset_digest(self.keys_of(p)) for p in range(len(self.bounds) - 1))
@@ -126,34 +126,34 @@ class ActiveSet:
 
 @dataclass(eq=False)
 class Parameters:
-    """Parameters of one clock over the keys of an active set, as they are received."""
+    """Parameters of one clock over the keys of an active set, filled in as partitions arrive."""
 
     values: np.ndarray
-    #: The grid's exponents by block over the whole key space; empty where sums are not reproducible.
+    #: The grid's exponents by block over the whole key space; empty if sums are not reproducible.
     exponents: np.ndarray
-    #: Partition -> version of its values, where the server counts them.
+    #: Partition -> version of its values, as its server counts.
     versions: dict[int, int] = field(default_factory=dict)
-    #: Partitions that have come.
+    #: Partitions that have arrived.
     arrived: set[int] = field(default_factory=set)
-    #: In which they began to come: after a loss of members another server may count versions differently.
+    #: Epoch of the first arrival: after a loss of members another server may count versions differently.
     epoch: int = 0
 
     def known_versions(self, epoch: int) -> Mapping[int, int]:
-        """Return the versions that say something to the servers of an epoch."""
+        """Return the versions if they are valid for the servers of an epoch."""
         return self.versions if epoch == self.epoch else {}
 
 
-def lent_whole(active: ActiveSet, answers: Sequence[PullAnswer]) -> np.ndarray | None:
-    """Return all parameters of a clock as one array, where the answers hold them side by side; None elsewhere.
+def contiguous_parameters(active: ActiveSet, answers: Sequence[PullAnswer]) -> np.ndarray | None:
+    """Return all parameters of a clock as one array without a copy, or None if the answers are not contiguous.
 
-    Only where every split gathers what it needs of them: the array may be another process's, for reading only, and a
-    model may write to the parameters that it is given.
+    Only if every split gathers its keys from them: the array may be another process's read-only memory, while a model
+    may write to the parameters that it is given.
 
     Parameters
     ----------
     active : ActiveSet
     answers : sequence of PullAnswer
-        That came together.
+        From one message.
 
     Returns
     -------
@@ -180,13 +180,13 @@ def lent_whole(active: ActiveSet, answers: Sequence[PullAnswer]) -> np.ndarray |
 
 @dataclass(eq=False)
 class Contribution:
-    """What the splits of one clock give: the sums to push and the results to report."""
+    """The result of the splits of one clock: the sums to push and the results to report."""
 
     clock: int
     splits: tuple[int, ...]
     samples: int
     results: tuple[SplitResult, ...]
-    #: What it was computed with, and is computed with again where a sum has to be taken apart.
+    #: The inputs of the computation, which is repeated if a sum has to be taken apart.
     active: ActiveSet
     parameters: Parameters
     _total: np.ndarray
@@ -206,10 +206,10 @@ class Contribution:
 
 
 class Computation:
-    """The gradients of some splits at one clock, summed as they are computed; in any order, with the same bits.
+    """Computes and sums the gradients of some splits at one clock; in any order, with the same bits.
 
-    Its parameters come partition by partition (:meth:`pulls`, :meth:`take`).  A split can be added as soon as those of
-    its own partitions are there: :meth:`ready` says which.
+    Its parameters arrive partition by partition (:meth:`pulls`, :meth:`take`).  A split can be added once its own
+    partitions have arrived; :meth:`ready` returns those splits.
 
     Parameters
     ----------
@@ -219,10 +219,9 @@ class Computation:
         Of the clock.
     clock : int
     only : iterable of int
-        Splits; empty is all of the active set.
+        Splits to compute; empty means all of the active set.
     empty : callable
-        Returns memory for the sum that will be pushed, given the number of values and their type; what it holds
-        does not matter.
+        Returns memory for the sum to push, given the number of values and their type; its contents do not matter.
     """
 
     def __init__(
@@ -245,35 +244,35 @@ class Computation:
         self._maxima = np.zeros(runtime.key_space.num_blocks if runtime.settings.reproducible else 0, np.float32)
         self._sums: SplitSum | PlainSplitSum | None = None
         self._measures_only = runtime.settings.reproducible and clock < 0
-        #: Gradients of a small model, which are added together.
+        #: Gradients of a small model, to be added together.
         self._waiting: dict[int, np.ndarray] = {}
 
     def drop_splits(self) -> None:
-        """Compute nothing: the parameters alone are wanted."""
+        """Compute no gradients; only read the parameters."""
         self._left.clear()
 
     @property
     def complete(self) -> bool:
-        """True once the parameters of every partition have come."""
+        """Whether the parameters of every partition have arrived."""
         return len(self.parameters.arrived) == len(self.active.spans)
 
     def read_again(self, partitions: Set[int]) -> None:
-        """Have the parameters of some partitions come again, with the same bits."""
+        """Mark some partitions as missing, so that they are read again, with the same bits."""
         into = self.parameters
         into.arrived -= partitions
         if not into.values.flags.writeable:
-            # A server lends them.
+            # The memory is lent by a server.
             into.values = into.values.copy()
 
     def pulls(self, min_clock: int, have: Mapping[int, int]) -> list[PullPart]:
-        """Return the pulls of the partitions that have not come.
+        """Return the pulls of the partitions that have not arrived.
 
         Parameters
         ----------
         min_clock : int
             Clocks that a partition must have completed.
         have : mapping
-            Partition -> version of the parameters that are here from the clock before.
+            Partition -> version of the previous clock's parameters, which are in memory.
         """
         keysets, arrived = self.active.keysets, self.parameters.arrived
         return [
@@ -283,13 +282,13 @@ class Computation:
         ]
 
     def take(self, answers: Sequence[PullAnswer], have: Parameters | None) -> None:
-        """Take the parameters of some partitions, which came together; compute the splits that were waiting for them.
+        """Store parameters that arrived together, and compute the splits that waited for them.
 
-        What a server says is unchanged is taken from ``have``, the parameters of the clock before.  Those are never
-        overwritten: they may be needed to compute some of that clock again.
+        Partitions that the server says are unchanged are copied from ``have``, the previous clock's parameters.  Those
+        are never overwritten, because some of that clock may have to be computed again.
         """
         into = self.parameters
-        whole = lent_whole(self.active, answers)
+        whole = contiguous_parameters(self.active, answers)
         if whole is not None:
             into.values = whole
         for answer in answers:
@@ -297,7 +296,7 @@ class Computation:
             a, b, first, stop = self.active.spans[partition]
             if answer.unchanged:
                 if have is None or have.versions.get(partition) != answer.version:
-                    raise ProtocolError(f"partition {partition} is said to be unchanged since it was never here")
+                    raise ProtocolError(f"a server says partition {partition} is unchanged, but it was never received")
                 into.values[a:b] = have.values[a:b]
             elif whole is None:
                 into.values[a:b] = answer.values
@@ -305,13 +304,13 @@ class Computation:
                 into.exponents[first:stop] = answer.exponents
             into.versions[partition] = answer.version
             into.arrived.add(partition)
-        # Once all have come, computing here overlaps with nothing.
+        # Once all have arrived, computing here would overlap with nothing.
         if self.clock < self._runtime.settings.iterations and not self.complete:
             for split in self.ready(into.arrived):
                 self.add(split)
 
     def ready(self, arrived: Set[int]) -> list[int]:
-        """Return the splits that can be computed with the parameters of these partitions."""
+        """Return the splits whose partitions are all in ``arrived``."""
         return [split for split in self._left if self.active.partitions_of(split) <= arrived]
 
     def add(self, split: int) -> None:
@@ -320,14 +319,14 @@ class Computation:
         Raises
         ------
         TrainingError
-            A gradient is not finite and the job stops on divergence (of small models :meth:`finish` says so); the model
-            raised.
+            A gradient is not finite and the job stops on divergence (for small models :meth:`finish` raises it), or the
+            model raised it.
         """
         result, gradient = _split_gradient(self._runtime, self.active, self.parameters, self.clock, split)
         where, blocks = self.active.positions[split], self.active.split_blocks[split]
         sums = self._sum()
         if isinstance(sums, SplitSum) and sums.takes_many():
-            # A gradient of one tensor is the model's memory, which it may use for the next split.
+            # Copied, because a model may reuse the memory of a one-tensor gradient for the next split.
             self._waiting[split] = gradient.copy()
         elif isinstance(sums, SplitSum):
             sums.add(split, gradient, where, blocks)
@@ -347,14 +346,14 @@ class Computation:
         if runtime.settings.reproducible:
             out = self._empty(active.size, runtime.grid.dtype)
             num_keys = runtime.key_space.num_keys
-            # The exponents of partitions that are on their way are filled in before their first split.
+            # Exponents of partitions that have not arrived are filled in before the first split that needs them.
             self._sums = SplitSum(runtime.grid, exponents, 0, num_keys, active.keys, out, active.blocks)
         else:
             self._sums = PlainSplitSum(self._empty(active.size, np.dtype(np.float32)))
         return self._sums
 
     def finish(self) -> Contribution:
-        """Compute what is left; return all of it.  Raises as :meth:`add`."""
+        """Compute the remaining splits; return the whole contribution.  Raises like :meth:`add`."""
         for split in list(self._left):
             self.add(split)
         splits = tuple(sorted(self._results))
@@ -390,9 +389,9 @@ def compute(
     only: Iterable[int] = (),
     empty: Callable[[int, np.dtype], np.ndarray] = np.empty,
 ) -> Contribution:
-    """Compute the gradients of the active splits (or of ``only`` some) at one clock, and sum them.
+    """Compute and sum the gradients of the active splits, or of ``only`` some, at one clock.
 
-    Parameters and errors are those of :class:`Computation`.
+    See :class:`Computation` for parameters and errors.
     """
     return Computation(runtime, active, parameters, clock, only, empty).finish()
 
@@ -413,7 +412,7 @@ def _split_gradient(
     if share == 0:
         loss_sum, gradient = 0.0, np.zeros(len(flat), np.float32)
     else:
-        # Overflow is divergence: it shows as a loss or gradient that is not finite, which is looked for below.
+        # Overflow means divergence; it shows as a loss or gradient that is not finite, which is checked later.
         with np.errstate(over="ignore", invalid="ignore"):
             loss_sum, gradients = model.loss_and_gradient(params, features, target)
         gradient = space.pack_local(gradients, local)
@@ -424,7 +423,7 @@ def _split_gradient(
 
 
 def measure(runtime: Runtime, active: ActiveSet, parameters: Parameters) -> tuple[SplitResult, ...]:
-    """Return the loss of the final parameters over all rows of the active splits, and their evaluation."""
+    """Return the loss and the evaluation of the final parameters over all rows of the active splits."""
     results = []
     for split, data in active.splits.items():
         where = active.positions[split]
@@ -437,7 +436,7 @@ def measure(runtime: Runtime, active: ActiveSet, parameters: Parameters) -> tupl
 
 
 def evaluate(runtime: Runtime, data: SplitData, params: dict[str, np.ndarray]) -> tuple[float, ...]:
-    """Return the evaluation sums of a split's test piece; empty where the job has no test data."""
+    """Return the evaluation sums of a split's test rows; empty if the job has no test data."""
     if not runtime.shape.test_rows:
         return ()
     with np.errstate(over="ignore", invalid="ignore"):
@@ -453,7 +452,7 @@ def _at(values: np.ndarray, positions: np.ndarray | None) -> np.ndarray:
     return found
 
 
-#: Returns memory for what is pushed, given the number of values and their type.
+#: Returns memory for a push, given the number of values and their type.
 Empty = Callable[[int, np.dtype], np.ndarray]
 
 
@@ -465,7 +464,7 @@ class Program:
     runtime : Runtime
     datasets : Datasets
     empty : callable
-        Where the sums lie that are pushed.
+        Returns memory for the sums to push.
     """
 
     def __init__(self, runtime: Runtime, datasets: Datasets, empty: Empty) -> None:
@@ -473,72 +472,72 @@ class Program:
         self._datasets = datasets
         self._empty = empty
         self._active: ActiveSet | None = None
-        #: The first call of :meth:`warm_up` takes it, and never releases it.
+        #: Acquired by the first :meth:`warm_up`, and never released.
         self._cold = threading.Lock()
 
     @property
     def splits(self) -> tuple[int, ...]:
-        """The splits that are ready to be computed with."""
+        """The loaded splits."""
         return () if self._active is None else tuple(self._active.splits)
 
     def load(self, splits: tuple[int, ...]) -> None:
-        """Make the splits of a clock ready."""
+        """Load the splits of a clock."""
         self._active = ActiveSet(self._runtime, {split: self._datasets.activate(split) for split in splits})
 
     def keep(self, splits: tuple[int, ...]) -> str:
-        """Free the memory of all other splits; return one line for the log."""
+        """Free the memory of all other splits; return a line for the log."""
         self._datasets.keep_active(splits)
         return self._datasets.describe()
 
     def begin(self, clock: int, epoch: int) -> Computation:
-        """Return the computation of the loaded splits at a clock, whose parameters are still to come."""
+        """Return a computation of the loaded splits at a clock, whose parameters are still to arrive."""
         assert self._active is not None
         return self._computation(self._active, clock, epoch)
 
     def _computation(self, active: ActiveSet, clock: int, epoch: int) -> Computation:
         blocks = self._runtime.key_space.num_blocks if self._runtime.settings.reproducible else 0
-        # Exponents that have not come yet are those of blocks that nothing was added to.
+        # Entries of blocks that have not arrived do not matter: nothing is added to these blocks.
         parameters = Parameters(np.empty(active.size, np.float32), np.zeros(blocks, np.int16), epoch=epoch)
         return Computation(self._runtime, active, parameters, clock, empty=self._empty)
 
     def is_for(self, computation: Computation, clock: int) -> bool:
-        """Return whether a computation is of a clock, with the splits that are loaded now."""
+        """Return whether a computation is for this clock and the currently loaded splits."""
         return computation.clock == clock and computation.active is self._active
 
     def pause_s(self, splits: tuple[int, ...]) -> float:
-        """Return how much longer than it takes the computation of a clock is to last, in seconds."""
+        """Return by how many seconds the computation of a clock is artificially extended (``stretch_s``)."""
         return self._runtime.spec.stretch_s * len(splits)
 
     def alone(self, contribution: Contribution, split: int) -> Contribution:
-        """Return what one split gave to a contribution, computed again: a sum cannot be taken apart."""
+        """Return one split's part of a contribution, computed again because a sum cannot be taken apart."""
         active, parameters = contribution.active, contribution.parameters
         return compute(self._runtime, active, parameters, contribution.clock, only=(split,), empty=self._empty)
 
     def measure(self, computation: Computation) -> tuple[SplitResult, ...]:
-        """Return the loss of the final parameters over the loaded splits, and their evaluation."""
+        """Return the loss and the evaluation of the final parameters over the loaded splits."""
         return measure(self._runtime, computation.active, computation.parameters)
 
     def warm_up(self, split: int) -> None:
-        """Compute a split once with made-up parameters, the first time that this is called.
+        """Compute a split once with made-up parameters; no effect after the first call.
 
-        Memory and code are warm then at the first clock, where all members would wait: memory that the system must find
-        first can take longer than an iteration of a large model.
+        So memory and code are warm before the first clock, for which all members would wait.  For a large model, the
+        first touch of memory can take longer than an iteration.
         """
         if not self._cold.acquire(blocking=False):
             return
         active = ActiveSet(self._runtime, {split: self._datasets.activate(split)})
-        # With what computing takes, as much as an iteration has: parameters, and those of the next clock.
+        # As much memory as an iteration uses: its parameters and those of the next clock.
         held = [self._computation(active, 0, 0) for _ in range(2)]
         for computation in held:
             computation.parameters.values.fill(0.0)
-            # So large that everything is on the grid, as it usually is.
+            # Large enough to put everything on the grid, which is the usual case.
             computation.parameters.exponents.fill(60)
         try:
             held[0].finish()
         except Exception as error:
-            # A user's model may not like parameters that are all zero; what matters shows at the first clock.
-            logger.info("while warming up: %s", error)
+            # A user's model may fail on zero parameters; real errors show at the first clock.
+            logger.info("the warm-up failed, which is harmless: %s", error)
 
     def forget(self) -> None:
-        """Drop the splits that are loaded: nothing is computed, unless more members are lost."""
+        """Drop the loaded splits: nothing more is computed unless members are lost."""
         self._active = None

@@ -1,4 +1,4 @@
-"""The two datasets of a worker: active splits in memory, inactive ones only on its disk.
+"""The two datasets of a worker: active splits in memory, inactive splits on its disk only.
 
 Source: EPS §3.1.4, Figs 8 and 11.
 """
@@ -20,18 +20,18 @@ from eps.storage.locations import RemotePath
 
 logger = logging.getLogger(__name__)
 
-#: Read from HDFS at once.
+#: Bytes read from HDFS at a time.
 _PIECE_BYTES = 1 << 20
 
 
 class Datasets:
-    """Splits of one worker.
+    """The splits of one worker.
 
     Parameters
     ----------
     runtime : Runtime
     directory : Path
-        The worker's own disk; made when needed.
+        Folder on the worker's own disk; created if missing.
     """
 
     def __init__(self, runtime: Runtime, directory: Path) -> None:
@@ -39,14 +39,14 @@ class Datasets:
         self._directory = directory
         self._lock = threading.Lock()
         self._active: dict[int, SplitData] = {}
-        #: Splits that a plan brought and nobody has committed yet.
+        #: Split -> the uncommitted plan that brought it.
         self._brought: dict[int, int] = {}
-        #: Plans that ended; late bytes of theirs are not taken.
+        #: Ended plans, whose late messages are refused.
         self._closed_plans: set[int] = set()
         directory.mkdir(parents=True, exist_ok=True)
 
     def path(self, split: int) -> Path:
-        """Return where a split lies on the worker's disk."""
+        """Return the path of a split on the worker's disk."""
         return self._directory / split_name(split)
 
     def holds(self, split: int) -> bool:
@@ -54,14 +54,14 @@ class Datasets:
         return self.path(split).exists()
 
     def load_initial(self, split: int) -> None:
-        """Take a split from the prepared data set; no plan that ends takes it away again.
+        """Copy a split from the prepared data set; the end of a plan does not remove it.
 
         Raises
         ------
         StorageError
-            The data set is on HDFS, and the split cannot be read there, or not be written here.
+            The data set is on HDFS, and the split cannot be read there or written here.
         TransferError
-            It was not the bytes that the job's data was cut into.
+            Its checksum differs from the one that was recorded when the data was split.
         """
         with self._lock:
             self._brought.pop(split, None)
@@ -73,11 +73,11 @@ class Datasets:
             try:
                 self.path(split).hardlink_to(source)
             except OSError:
-                # Another file system: a copy of its own, as on a worker of another host.
+                # On another file system: copied, like on a worker of another host.
                 shutil.copyfile(source, self.path(split))
 
     def _fetch(self, split: int, source: RemotePath) -> None:
-        """Copy a split from HDFS: its file and no other."""
+        """Copy one split from HDFS."""
         digest = hashlib.sha256()
         with source.open() as remote, atomic_writer(self.path(split), sync=False) as file:
             while piece := remote.read(_PIECE_BYTES):
@@ -85,43 +85,43 @@ class Datasets:
                 file.write(piece)
             found, expected = digest.hexdigest(), self._runtime.shape.split_checksums[split]
             if found != expected:
-                raise TransferError(f"{source}: has checksum {found}; split {split} was cut with {expected}")
+                raise TransferError(f"{source}: checksum is {found}, but split {split} was written with {expected}")
 
     def activate(self, split: int) -> SplitData:
-        """Return a split's data, read into memory if it was inactive.
+        """Return a split's data; read it into memory if it was inactive.
 
         Raises
         ------
         DataError
-            The worker does not hold it.
+            The worker does not have it.
         """
         with self._lock:
             if split not in self._active:
                 if not self.holds(split):
-                    raise DataError(f"split {split} is to be active here, but was never received")
+                    raise DataError(f"split {split} becomes active on this worker, but was never received")
                 self._active[split] = read_split(self.path(split))
             return self._active[split]
 
     def keep_active(self, splits: tuple[int, ...]) -> None:
-        """Make every other split inactive: free its memory, keep it on disk (EPS Fig. 8)."""
+        """Make all other splits inactive: free their memory, keep them on disk (EPS Fig. 8)."""
         with self._lock:
             for split in [s for s in self._active if s not in splits]:
                 del self._active[split]
 
     def receive(self, plan_id: int, split: int, content: bytes | memoryview) -> tuple[int, str]:
-        """Put a split that another worker sent into the inactive dataset; return (size_bytes, checksum).
+        """Store a split from another worker in the inactive dataset; return (size_bytes, checksum).
 
         Raises
         ------
         TransferError
-            The bytes are not those that the job's data was cut into.
+            The job or the plan has no such split, or its checksum differs from the recorded one.
         """
         if not 0 <= split < self._runtime.settings.num_splits:
-            raise TransferError(f"split {split} was sent; the job has {self._runtime.settings.num_splits}")
+            raise TransferError(f"split {split} was sent, but the job has {self._runtime.settings.num_splits} splits")
         found = hashlib.sha256(content).hexdigest()
         expected = self._runtime.shape.split_checksums[split]
         if found != expected:
-            raise TransferError(f"split {split} arrived with checksum {found}; it was cut with {expected}")
+            raise TransferError(f"split {split} arrived with checksum {found}, but was written with {expected}")
         with self._lock:
             if plan_id in self._closed_plans:
                 raise TransferError(f"split {split} was sent for plan {plan_id}, which has ended")
@@ -131,15 +131,15 @@ class Datasets:
         return len(content), found
 
     def checksum(self, split: int) -> str:
-        """Return the checksum of a split's file, as the job's data was cut."""
+        """Return the checksum of a split's file, recorded when the data was split."""
         return self._runtime.shape.split_checksums[split]
 
     def content(self, split: int) -> bytes:
-        """Return a split's file, to send it."""
+        """Return the bytes of a split's file."""
         return self.path(split).read_bytes()
 
     def close_plan(self, plan_id: int, keep: bool) -> None:
-        """End a plan: keep what it brought, or forget it without a trace; late bytes of it are refused from now on."""
+        """End a plan: keep or delete the splits that it brought; refuse its late messages from now on."""
         with self._lock:
             self._closed_plans.add(plan_id)
             for split in [s for s, p in self._brought.items() if p == plan_id]:
@@ -154,6 +154,6 @@ class Datasets:
             return plan_id in self._closed_plans
 
     def describe(self) -> str:
-        """Return one line for the log."""
+        """Return a line for the log."""
         on_disk = sorted(int(p.stem.removeprefix("split-")) for p in self._directory.glob("split-*.eps"))
         return f"active={sorted(self._active)} inactive={[s for s in on_disk if s not in self._active]}"

@@ -1,10 +1,11 @@
-"""The training loop of a worker: it connects what is due (state), how it is computed (program), and with whom (plane).
+"""The training loop of a worker.
 
-One clock after the other is a :class:`Round`: read the parameters, compute, push.  :meth:`TrainingLoop.advance` does
-what can be done now; it neither sleeps nor starts a thread.  :meth:`TrainingLoop.run` waits between its calls.
+It connects three parts: which clock is due (state), how to compute it (program), how to exchange it (plane).  Each
+clock is a :class:`Round`: read the parameters, compute, push.  :meth:`TrainingLoop.advance` does what can be done now;
+it neither sleeps nor starts a thread.  :meth:`TrainingLoop.run` waits between its calls.
 
-The loop's thread owns the arrays; the session's thread only changes the pure state, under one lock.  Everything in
-:mod:`eps.worker` that waits or reads the time does it in :class:`Wakeup`, or in a wire: a simulation gives others.
+The loop's thread owns the arrays; the session's thread only changes the pure state, under one lock.  All code of
+:mod:`eps.worker` that waits or reads the time is in :class:`Wakeup` or in a wire, so that a simulation can replace it.
 
 Source: EPS §2.2 Fig. 1b (six steps), §3.1.4 (active and inactive dataset), Figs 7, 8 and 11; design section 6.
 """
@@ -31,12 +32,12 @@ logger = logging.getLogger(__name__)
 #: How long a worker waits for its master to grant the next clock.
 HORIZON_DEADLINE_S = 3600.0
 
-#: Closer to its horizon than this, a worker's reports do not linger.
+#: A worker that is closer to its horizon than this sends its reports at once.
 NEAR_HORIZON_CLOCKS = 3
 
 
 class Wakeup:
-    """What the session's thread and the loop's thread of a worker share, beside its state.
+    """Lock, clock and wakeup that the session's thread and the loop's thread of a worker share.
 
     Parameters
     ----------
@@ -48,13 +49,13 @@ class Wakeup:
         self.now_s = now_s
         #: Held while the state is used.
         self.lock = threading.Condition()
-        #: Counts what the session's thread says; -1 once it says that the worker is to stop.
+        #: Counts the notifications; -1 once the worker must stop.
         self._news = 0
-        #: Of that, how much the loop has seen.
+        #: The count that the loop has seen.
         self._seen = 0
 
     def tell(self) -> None:
-        """Wake the loop: the state has changed."""
+        """Wake the loop, because the state has changed."""
         with self.lock:
             if self._news >= 0:
                 self._news += 1
@@ -67,29 +68,29 @@ class Wakeup:
             self.lock.notify_all()
 
     def look(self) -> bool:
-        """Return whether the loop is to go on; what was told before wakes it no more."""
+        """Return whether the loop should continue; clears earlier notifications."""
         with self.lock:
             self._seen = self._news
             return self._seen >= 0
 
     def wait(self, until_s: float) -> None:
-        """Wait for news, at most until a time of the clock."""
+        """Wait for a notification, at most until a time of the clock."""
         with self.lock:
             self.lock.wait_for(lambda: self._news != self._seen, max(0.0, until_s - self.now_s()))
 
 
 class Progress(Enum):
-    """How far an exchange is."""
+    """The progress of an exchange."""
 
     UNDER_WAY = "under way"
-    #: Everything is put, and everything has come.
+    #: Everything is pushed and pulled.
     COMPLETE = "complete"
-    #: The clock that was asked for is complete everywhere: a lost worker had put what was to be computed.
+    #: The requested clock is complete everywhere: a lost worker had pushed what was to be computed.
     PASSED = "passed"
 
 
 class Exchange(Protocol):
-    """Contributions that are put and parameters that are got, together."""
+    """Contributions that are pushed, and parameters that are read, together."""
 
     @property
     def put(self) -> Sequence[Kept]:
@@ -97,38 +98,38 @@ class Exchange(Protocol):
 
     @property
     def due_s(self) -> float:
-        """When :meth:`advance` has something to do though no answer comes; by the worker's clock."""
+        """When :meth:`advance` must be called even if no answer arrives, on the worker's clock."""
 
     def advance(self) -> Progress:
-        """Send what is due and take what has come; may wait for it, but not long.
+        """Send what is due and process arrived answers; may wait a short time.
 
         Raises
         ------
         ProtocolError
-            A peer says that a part breaks the protocol.
+            A peer reports a violation of the protocol.
         DeadlineError, PeerUnavailableError
-            The exchange is given up; says what is missing.
+            The exchange timed out; the message says what is missing.
         """
 
 
 class ParameterPlane(Protocol):
-    """Puts the contributions of one worker, and gets its parameters.  Used by the worker's thread, but for prepare."""
+    """Pushes the contributions of one worker and reads its parameters.  For one thread, except :meth:`prepare`."""
 
     def prepare(self, addresses: Iterable[Address]) -> None:
-        """Begin to connect to peers, before an exchange waits for them; any thread."""
+        """Start connecting to peers in advance; for any thread."""
 
     def follow(self, membership: Membership) -> None:
-        """Part from peers that are no members any more; between exchanges."""
+        """Disconnect from peers that have left; call between exchanges."""
 
     def exchange(self, put: Sequence[Kept], get: Computation | None, clock: int, min_clock: int) -> Exchange:
-        """Begin an exchange; what is under way of the one before is void.
+        """Start an exchange; an earlier, unfinished one is void.
 
         Parameters
         ----------
         put : sequence of Kept
-            What some peer may lack.
+            Contributions that some peer may lack.
         get : Computation or None
-            Where parameters go; None asks for none.
+            Receives the parameters; None if none are needed.
         clock : int
             Of those parameters.
         min_clock : int
@@ -136,21 +137,21 @@ class ParameterPlane(Protocol):
         """
 
     def rest(self) -> None:
-        """Give everything back that peers could use: nothing is exchanged, unless members are lost."""
+        """Release everything that peers could use: nothing more is exchanged unless members are lost."""
 
     def close(self) -> None:
         """Close the connections."""
 
 
 class Reporter(Protocol):
-    """Says something to the job master; what can wait may be sent together with what follows."""
+    """Sends reports to the job master; a report that ``can_wait`` may be batched with later ones."""
 
     def __call__(self, report: m.Report, *, can_wait: bool = False) -> None:
         """Queue ``report``; return at once."""
 
 
 class Stage(Enum):
-    """What a round is at."""
+    """The stage of a round."""
 
     READ = "reads its parameters"
     COMPUTE = "computes"
@@ -160,25 +161,25 @@ class Stage(Enum):
 
 @dataclass(eq=False)
 class Round:
-    """One clock of a worker, from its parameters to the end of its push."""
+    """One clock of a worker, from reading its parameters to the end of its push."""
 
     work: Work | Confirmation
     begun: Begun
     stage: Stage
     computation: Computation | None = None
-    #: What was computed.
+    #: The result of the computation, until it is kept.
     contribution: Contribution | None = None
-    #: What is under way.
+    #: The current exchange.
     exchange: Exchange | None = None
-    #: Until when the computation lasts, though it takes less (``stretch_s``).
+    #: Until when the computation is extended (``stretch_s``).
     until_s: float = 0.0
 
 
-class Coming(NamedTuple):
-    """Parameters that come, and what is computed with them meanwhile."""
+class NextParameters(NamedTuple):
+    """Parameters that are arriving, and the computation that uses them."""
 
     begun: Begun
-    #: Partition -> the server that it was asked of.
+    #: Partition -> the server that it is read from.
     owners: Sequence[MemberId]
     computation: Computation
 
@@ -204,13 +205,13 @@ class TrainingLoop:
         self._plane = plane
         self._report = report
         self._round: Round | None = None
-        #: The parameters of the clock that follows, as far as they have come.
-        self._next: Coming | None = None
-        #: Since when there has been nothing to do.
+        #: The next clock's parameters, as far as they have arrived.
+        self._next: NextParameters | None = None
+        #: When the worker became idle.
         self._idle_s: float | None = None
 
     def run(self) -> None:
-        """Compute what is owed until the worker is told to stop."""
+        """Compute what is due until the worker must stop."""
         while (due_s := self.advance()) is not None:
             # An exchange waits by itself, for answers.
             if self._round is None or self._round.exchange is None:
@@ -222,21 +223,21 @@ class TrainingLoop:
         Returns
         -------
         float or None
-            When there is something to do though nothing comes, by the worker's clock; None: told to stop.
+            When there is something to do even if nothing arrives, on the worker's clock; None if the worker must stop.
 
         Raises
         ------
         EpsError
-            What the plane or the program raises.
+            From the plane or the program.
         DeadlineError
-            The master has granted no clock for too long.
+            The master granted no clock for too long.
         """
         while True:
             if not self._wakeup.look():
                 return None
             with self._wakeup.lock:
                 if self._round is not None and self._is_void(self._round):
-                    logger.info("W[%s] begins again, members were lost: %s", self.state.name, self._round.work)
+                    logger.info("W[%s] restarts after a loss of members: %s", self.state.name, self._round.work)
                     self._end()
                 if self._round is None:
                     self._begin()
@@ -248,11 +249,11 @@ class TrainingLoop:
                 return due_s
 
     def _is_void(self, current: Round) -> bool:
-        """Return whether a round must begin again; called with the lock held."""
+        """Return whether a round must restart; called with the lock held."""
         return self.state.is_void(current.begun, current.stage is Stage.COMPUTE)
 
     def _begin(self) -> None:
-        """Begin what is to be done now, if there is something; called with the lock held."""
+        """Start the next round, if one is due; called with the lock held."""
         work = self.state.begin()
         if work is None:
             return
@@ -263,20 +264,20 @@ class TrainingLoop:
         """End a round; called with the lock held."""
         self._round = None
         self.state.end()
-        self._say_released()
+        self._report_released()
 
-    def _say_released(self) -> None:
+    def _report_released(self) -> None:
         for report in self.state.released():
             self._report(report)
 
     def _rest(self) -> float:
-        """Do what can be done while nothing is due; return when the wait is too long."""
+        """Release what is not needed while nothing is due; return when the wait times out."""
         now_s = self._wakeup.now_s()
         with self._wakeup.lock:
             rests = self.state.rest()
-            self._say_released()
+            self._report_released()
         if rests:
-            # The model is written now, by others: what this process held for computing is theirs.
+            # Other processes write the model now and need the memory.
             self._next = None
             self.program.forget()
             self._plane.rest()
@@ -289,7 +290,7 @@ class TrainingLoop:
     # ---- a round
 
     def _drive(self, current: Round) -> float | None:
-        """Do one thing of a round; return when there is something to do, or None where that is at once."""
+        """Do one step of a round; return when the next is due, or None if at once."""
         match current.stage:
             case Stage.READ:
                 return self._read(current)
@@ -301,20 +302,20 @@ class TrainingLoop:
                 return self._confirm(current)
 
     def _read(self, current: Round) -> float | None:
-        """Have the parameters of the clock come; go on to compute."""
+        """Read the parameters of the clock; then compute."""
         work = current.work
         assert isinstance(work, Work)
         if current.exchange is None:
             self._load(work)
-            computation = current.computation = self._coming(work.clock, current)
+            computation = current.computation = self._computation_of(work.clock, current)
             if computation.complete:
                 current.stage = Stage.COMPUTE
                 return None
             self._exchange(current, work.clock, computation, work.clock, work.min_clock)
-        return self._go_on(current)
+        return self._continue_exchange(current)
 
     def _load(self, work: Work) -> None:
-        """Make the splits of a clock ready, and follow the membership that holds for it."""
+        """Load the splits of a clock, and switch to the membership that is in force at it."""
         with self._wakeup.lock:
             newest = self.state.memberships.newest
         if newest.from_clock <= work.clock:
@@ -322,15 +323,15 @@ class TrainingLoop:
         if self.program.splits != work.splits:
             self.program.load(work.splits)
             with self._wakeup.lock:
-                # What orders have made needed by now stays, too.
+                # Includes splits that later orders need.
                 needed = self.state.duties.needed()
             logger.info("W[%s] clock %d: %s", self.state.name, work.clock, self.program.keep(needed))
 
-    def _coming(self, clock: int, current: Round) -> Computation:
-        """Return where the parameters of a clock go: with what has come of them already, where that began before.
+    def _computation_of(self, clock: int, current: Round) -> Computation:
+        """Return the computation that receives the parameters of a clock; reuses one that was started before.
 
-        Under BSP a version has the same bits on every server.  After a loss, what a lost owner had sent is read again
-        all the same: the new owner may have an earlier version, and has this one when all have pushed to it again.
+        Under BSP a version has the same bits on every server.  After a loss, parameters from a lost owner are still
+        read again: the new owner may have an earlier version, and reaches this one once all have pushed again.
         """
         with self._wakeup.lock:
             owners = self.state.memberships.route(clock).partitions.owners
@@ -340,13 +341,13 @@ class TrainingLoop:
             if begun.incarnation == current.begun.incarnation and (is_whole or self.state.settings.bsp):
                 if not is_whole:
                     found.read_again({p for p, owner in enumerate(owners) if owner != self._next.owners[p]})
-                    self._next = Coming(current.begun, owners, found)
+                    self._next = NextParameters(current.begun, owners, found)
                 return found
-        self._next = Coming(current.begun, owners, self.program.begin(clock, current.begun.epoch))
+        self._next = NextParameters(current.begun, owners, self.program.begin(clock, current.begun.epoch))
         return self._next.computation
 
     def _compute(self, current: Round) -> float | None:
-        """Compute; keep what was computed, and go on to push it."""
+        """Compute; keep the result, then push it."""
         work = current.work
         assert isinstance(work, Work)
         if current.contribution is None:
@@ -371,7 +372,7 @@ class TrainingLoop:
         return None
 
     def _finish(self, current: Round, work: Work, results: tuple[m.SplitResult, ...]) -> None:
-        """Report what was measured with the final parameters."""
+        """Report the results of the final parameters."""
         with self._wakeup.lock:
             if not self._is_void(current):
                 self._report(m.ClockReported(self.state.name, work.clock, results, current.begun.incarnation))
@@ -379,7 +380,7 @@ class TrainingLoop:
             self._end()
 
     def _push(self, current: Round) -> float | None:
-        """Push what was computed, and ask for the parameters of the next clock together with it where that can be."""
+        """Push the contribution and, if possible, request the next clock's parameters together with it."""
         work = current.work
         assert isinstance(work, Work)
         clock = work.clock
@@ -388,38 +389,38 @@ class TrainingLoop:
                 if self._is_void(current):
                     return None
                 if not self.program.splits:
-                    # The first splits of a newcomer begin later: a lost worker had pushed this clock's.
+                    # A newcomer's first splits start later: a lost worker had pushed this clock's.
                     self.state.pushed(clock)
                     self._end()
                     return None
                 ahead = self.state.read_ahead(clock, self.program.splits)
-            current.computation = None if ahead is None else self._coming(ahead, current)
+            current.computation = None if ahead is None else self._computation_of(ahead, current)
             min_clock = self.state.settings.min_clock_to_read(clock + 1)
             self._exchange(current, clock, current.computation, clock + 1, min_clock)
-        return self._go_on(current)
+        return self._continue_exchange(current)
 
     def _confirm(self, current: Round) -> float | None:
-        """Wait, before leaving, until what was pushed is in the parameters of the next clock everywhere."""
+        """Before leaving, wait until every owner's parameters of the next clock include the pushes."""
         clock = current.work.clock
         if current.exchange is None:
             read = self.program.begin(clock, current.begun.epoch)
             read.drop_splits()
             self._exchange(current, clock, read, clock, clock)
-        return self._go_on(current)
+        return self._continue_exchange(current)
 
     def _exchange(self, current: Round, up_to: int, get: Computation | None, clock: int, min_clock: int) -> None:
-        """Begin to push what some owner lacks of the clocks up to ``up_to``, and to read ``clock``."""
+        """Start pushing what some owner lacks of the clocks up to ``up_to``, and reading ``clock``."""
         with self._wakeup.lock:
-            # Of what was computed for a later clock than a lost worker left to this one, nothing can be taken yet.
+            # Owners cannot accept later clocks before those that this worker inherited from a lost one.
             put = self.state.outbox.unpushed(up_to)
         current.exchange = self._plane.exchange(put, get, clock, min_clock)
         with self._wakeup.lock:
             for report in self.state.outbox.untold():
-                # The next grant follows from this report: the fewer clocks are granted, the sooner it is wanted.
+                # The report leads to the next grant: with few granted clocks left, it is needed at once.
                 self._report(report, can_wait=self.state.duties.horizon - report.clock > NEAR_HORIZON_CLOCKS)
 
-    def _go_on(self, current: Round) -> float | None:
-        """Let an exchange go on; take in what it came to."""
+    def _continue_exchange(self, current: Round) -> float | None:
+        """Advance the current exchange, and process its result."""
         exchange = current.exchange
         assert exchange is not None
         progress = exchange.advance()
@@ -430,14 +431,14 @@ class TrainingLoop:
                 current.exchange = None
                 if progress is Progress.COMPLETE:
                     self.state.outbox.on_pushed(exchange.put)
-                self._take_in(current, progress)
+                self._end_exchange(current, progress)
         return None
 
-    def _take_in(self, current: Round, progress: Progress) -> None:
-        """Go on after a complete exchange; called with the lock held."""
+    def _end_exchange(self, current: Round, progress: Progress) -> None:
+        """Continue the round after its exchange; called with the lock held."""
         work, computation = current.work, current.computation
         if isinstance(work, Confirmation):
-            # Where the clock has passed, an answer was lost, and the others went on without the one that leaves.
+            # If the clock has passed, an answer was lost, and the others continued without this worker.
             self.state.read(work.clock)
             self._end()
         elif progress is Progress.PASSED:

@@ -1,4 +1,4 @@
-"""A worker process: wiring of session, data plane, datasets and training loop.
+"""The worker process: wires session, data plane, datasets and training loop together.
 
 Source: EPS §2.2.
 """
@@ -74,9 +74,9 @@ class Worker:
         except Exception as error:
             # A user's model may raise anything; the master must know why this worker stops.
             if not self._ended.is_set():
-                logger.exception("W[%s] cannot go on", self.name)
+                logger.exception("W[%s] cannot continue", self.name)
                 session.report(m.MemberFailed(self.name, type(error).__name__, describe(error)))
-        # No member needs anything of this worker any more, so the end of the process is all the tidying there is.
+        # No member needs this worker any more, so resources are left to the exit of the process.
         self._ended.wait()
         return self._exit_code
 
@@ -92,18 +92,18 @@ class Worker:
 
     def _on_session_end(self, error: EpsError | None) -> None:
         if error is not None and not self._ended.is_set():
-            self._end(1, f"the job master is gone: {error}")
+            self._end(1, f"the job master is unreachable: {error}")
 
     def _end(self, exit_code: int, reason: str) -> None:
         logger.info("W[%s] %s", self.name, TRAFFIC)
-        # Last: of a container that failed, YARN tells what it wrote last.
+        # Must be the last line: YARN reports the end of a failed container's log.
         logger.info("W[%s] M ends: %s", self.name, reason)
         self._exit_code = exit_code
         self._ended.set()
         if self._shell is not None:
             self._shell.stop()
         if not self._ready.is_set():
-            # Told to end before the welcome: nothing was begun that would need an orderly end.
+            # Shut down before the welcome: nothing has started that needs an orderly end.
             os._exit(exit_code)
 
     # ---- a thread of the data plane
@@ -117,7 +117,7 @@ class Worker:
 
 
 def describe(error: Exception) -> str:
-    """Return an error in words; one that is not ours with its type and the line that raised it."""
+    """Return an error as text; errors of other libraries with their type and the line that raised them."""
     if isinstance(error, EpsError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)

@@ -1,8 +1,7 @@
-"""The plane of parameters on servers: pushes go to the owners of partitions, and pulls ask them.
+"""The parameter plane over servers: pushes and pulls go to the owners of partitions.
 
-A part that was refused because it was routed by an old membership, or whose server has gone, is sent again by the
-newest one; work is identified by (clock, split, partition), so that sending twice applies once.
-
+A part is resent if it was refused because of an old membership, or if its server disconnected; the newest membership
+routes it.  Work is identified by (clock, split, partition), so a duplicate is applied once.
 Source: EPS §2.2 Fig. 1b steps 1, 5 and 6, Fig. 7; design section 6.
 """
 
@@ -32,25 +31,25 @@ logger = logging.getLogger(__name__)
 PartT = TypeVar("PartT", PushPart, PullPart)
 Part = PushPart | PullPart
 
-#: Added to the time that members wait for a job master: then a part that no membership places is given up.
+#: Added to the time that members wait for a job master; after both, parts that no server accepts time out.
 ROUTING_GRACE_S = 30.0
-#: Refused parts are sent again so much later: the membership that places them is on its way.
+#: Refused parts are resent after this time, because the membership that routes them is on its way.
 RETRY_S = 0.02
-#: Sums in one message, or values in its answer; an exchange with more is cut into several.
+#: Bytes of sums in one message, or of values in its answer; larger exchanges are split into several messages.
 MESSAGE_BYTES = 4 << 20
-#: Parts of one message: each has a few arrays, and a message carries 1,024.
+#: Parts in one message: each has a few arrays, and a message can carry 1,024.
 MESSAGE_PARTS = 200
-#: Refusals further apart than this have nothing to do with each other.
+#: Refusals further apart than this are unrelated.
 CALM_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long an exchange may last, in seconds."""
+    """Timeouts of an exchange, in seconds."""
 
     #: Until a clock is complete everywhere.
     exchange_s: float
-    #: Until a membership places a part; without a master there is no new membership.
+    #: Until some server accepts a part; without a master there is no new membership.
     routing_s: float
 
 
@@ -65,7 +64,7 @@ class PushPull:
     wire : Wire
     patience : Patience
     skip_unchanged : bool
-        Servers need not send again what a worker has.
+        Whether servers may omit parameters that a worker has.
     """
 
     def __init__(
@@ -85,18 +84,18 @@ class PushPull:
         self.wire = wire
         self.patience = patience
         self.skip_unchanged = skip_unchanged
-        #: Key sets that servers know; a registration moves with its partition.
+        #: Key sets that servers have registered; a registration moves with its partition.
         self.known: set[tuple[int, bytes]] = set()
-        #: Partition -> its clock as last received (EPS Fig. 1b step 3).
+        #: Partition -> its latest received clock (EPS Fig. 1b step 3).
         self.clocks: dict[int, int] = {}
         self._version = 0
 
     def prepare(self, addresses: Iterable[Address]) -> None:
-        """Begin to connect to servers, before an exchange waits for them; any thread."""
+        """Start connecting to servers in advance; for any thread."""
         self.wire.prepare(addresses)
 
     def follow(self, membership: Membership) -> None:
-        """Part from the servers that left: nothing is asked of them any more."""
+        """Disconnect from servers that have left."""
         if membership.version == self._version:
             return
         self._version = membership.version
@@ -112,11 +111,11 @@ class PushPull:
         )
 
     def exchange(self, put: Sequence[Kept], get: Computation | None, clock: int, min_clock: int) -> PushPullExchange:
-        """Begin an exchange; see :class:`eps.worker.loop.ParameterPlane`."""
+        """Start an exchange; see :class:`eps.worker.loop.ParameterPlane`."""
         return PushPullExchange(self, put, get, clock, min_clock)
 
     def rest(self) -> None:
-        """Close the connections, and give memory back."""
+        """Close the connections and return memory to the system."""
         self.wire.rest()
 
     def close(self) -> None:
@@ -125,7 +124,7 @@ class PushPull:
 
 
 class PushPullExchange:
-    """Pushes of some contributions, and pulls of one clock: what is to be sent, and what the answers mean."""
+    """Pushes of some contributions and pulls of one clock: sends them and processes the answers."""
 
     def __init__(
         self, plane: PushPull, put: Sequence[Kept], get: Computation | None, clock: int, min_clock: int
@@ -136,13 +135,13 @@ class PushPullExchange:
         self._clock = clock
         now_s = plane.now_s()
         self._begun_s = now_s
-        #: When what is not sent is to be sent.
+        #: When unsent parts are sent.
         self._retry_s = now_s
-        self._trouble = _Trouble()
-        #: What single splits gave to a sum, for all partitions that lack them: each is as long as the whole.
-        self._alone: dict[tuple[Kept, int], Contribution] = {}
-        #: Answers whose arrays are to be taken, and pushes of which a partition had some splits already.
-        self._came: list[list[PullAnswer]] = []
+        self._refusals = _Refusals()
+        #: Contributions of single splits, for all partitions that lack them: each is as long as the whole.
+        self._single_splits: dict[tuple[Kept, int], Contribution] = {}
+        #: Answers whose arrays are not stored yet, and pushes of which a partition already had some splits.
+        self._arrived: list[list[PullAnswer]] = []
         self._partial: list[tuple[PushPart, PushAnswer]] = []
         state = plane.state
         with plane.lock:
@@ -150,7 +149,7 @@ class PushPullExchange:
             newest = state.outbox.newest
             outbox = state.outbox
             pushes = [kept.content.push(p) for kept in put for p in outbox.missing(kept)]
-        #: What was computed with last, where it has the same keys.
+        #: The previous clock's parameters, if they have the same keys.
         self._have = newest.content.parameters if newest and get and newest.content.active is get.active else None
         versions = self._have.known_versions(self._epoch) if self._have is not None and plane.skip_unchanged else {}
         self._unsent: list[Part] = [*pushes, *(get.pulls(min_clock, versions) if get is not None else ())]
@@ -160,12 +159,12 @@ class PushPullExchange:
 
     @property
     def due_s(self) -> float:
-        """When there is something to do though no answer comes."""
+        """When there is something to do even if no answer arrives."""
         end_s = self._begun_s + self._plane.patience.exchange_s
         return min(self._retry_s, end_s) if self._unsent else end_s
 
     def advance(self) -> Progress:
-        """Send what is due, and take the answers that come."""
+        """Send what is due and process the answers that arrive."""
         plane = self._plane
         while True:
             now_s = plane.now_s()
@@ -182,24 +181,24 @@ class PushPullExchange:
                 if plane.state.epoch != self._epoch:
                     return Progress.UNDER_WAY
                 if answers is None:
-                    self._later([*message.pushes, *message.pulls])
+                    self._resend_later([*message.pushes, *message.pulls])
                 elif self._take(message, *answers):
                     return Progress.PASSED
-            # What servers lent stays so as long as something here refers to it.
+            # Memory lent by servers is released only when nothing refers to it.
             del answered, message, answers
-            self._absorb()
+            self._store_arrays()
 
     def _check_deadlines(self, now_s: float) -> None:
-        patience, stuck_s = self._plane.patience, self._trouble.since_s
+        patience, stuck_s = self._plane.patience, self._refusals.since_s
         if self._unsent and stuck_s is not None and now_s - stuck_s > patience.routing_s:
-            raise PeerUnavailableError(f"no membership places {_names(self._unsent)} for {patience.routing_s:g} s")
+            raise PeerUnavailableError(f"no server accepted {_names(self._unsent)} for {patience.routing_s:g} s")
         if now_s - self._begun_s > patience.exchange_s:
             waiting = list(self._unsent)
             for late in self._plane.wire.waiting():
                 waiting += [*late.pushes, *late.pulls]
             raise DeadlineError(f"waited {patience.exchange_s:g} s for {_names(waiting)}")
 
-    # ---- what is sent
+    # ---- sending
 
     def _send(self) -> None:
         """Group parts by owner and send them."""
@@ -220,7 +219,7 @@ class PushPullExchange:
             by_owner.setdefault(owner, []).append(part)
         waiting = [(server, deque(messages_of(group))) for server, group in by_owner.items()]
         while waiting:
-            # In turn, so that all servers have something to do from the beginning.
+            # Round-robin, so that all servers are busy from the beginning.
             for server, messages in waiting:
                 plane.wire.send(self._message(server, addresses[server], messages.popleft(), version))
             waiting = [(server, messages) for server, messages in waiting if messages]
@@ -231,7 +230,7 @@ class PushPullExchange:
         return Sent(server, address, pushes, pulls, self._incarnation, version, self._results)
 
     def _attach(self, part: PartT) -> PartT:
-        """Add the keys where no server has registered the set yet."""
+        """Add the keys if no server has registered the key set yet."""
         if not part.keyset:
             return part
         name = part.partition, part.keyset
@@ -247,26 +246,26 @@ class PushPullExchange:
         found: np.ndarray = next(a for a in sets if a.keysets[partition] == keyset).keys_of(partition)
         return found
 
-    # ---- what the answers mean
+    # ---- answers
 
-    def _later(self, parts: Iterable[Part]) -> None:
-        """Send parts again after a while: the membership that places them is on its way."""
+    def _resend_later(self, parts: Iterable[Part]) -> None:
+        """Resend parts after a pause, when the membership that routes them may have arrived."""
         now_s = self._plane.now_s()
         self._unsent.extend(parts)
         self._retry_s = now_s + RETRY_S
-        self._trouble.met(now_s)
+        self._refusals.note(now_s)
 
-    def _at_once(self, parts: Iterable[Part]) -> None:
+    def _resend_now(self, parts: Iterable[Part]) -> None:
         if not self._unsent:
             self._retry_s = self._plane.now_s()
         self._unsent.extend(parts)
 
     def _take(self, message: Sent, pushes: Sequence[PushAnswer], pulls: Sequence[PullAnswer]) -> bool:
-        """Take the answers to a message in, but for arrays; return whether the clock that is pulled has passed."""
+        """Process the answers to a message, except arrays; return whether the pulled clock has passed."""
         state, passed = self._plane.state, False
         asked = {push.partition: push for push in message.pushes}
         for pushed in pushes:
-            push = _asked(asked, pushed.partition)
+            push = _part_of(asked, pushed.partition)
             if pushed.refusal is not None:
                 passed |= self._refused(push, pushed.refusal, message)
             elif pushed.accepted:
@@ -278,87 +277,87 @@ class PushPullExchange:
             state.outbox.on_read(pulled.partition, self._clock)
             self._plane.clocks[pulled.partition] = pulled.clock
         if served:
-            self._came.append(served)
+            self._arrived.append(served)
         for pulled in pulls if len(served) < len(pulls) else ():
             if pulled.refusal is not None:
-                pull = _asked({part.partition: part for part in message.pulls}, pulled.partition)
+                pull = _part_of({part.partition: part for part in message.pulls}, pulled.partition)
                 passed |= self._refused(pull, pulled.refusal, message)
         return passed
 
     def _refused(self, part: Part, refusal: pb.Refusal, message: Sent) -> bool:
-        """Send a part again as its refusal says; return whether its clock has passed."""
+        """Resend a part as its refusal requires; return whether its clock has passed."""
         if refusal.passed:
-            logger.info("W[%s] %s has begun a later clock than %d", self._plane.state.name, message.server, self._clock)
+            logger.info("W[%s] %s is past clock %d", self._plane.state.name, message.server, self._clock)
             return True
         if refusal.error:
             raise ProtocolError(f"{message.server}: {refusal.error}")
         if refusal.HasField("membership"):
             membership = membership_from_pb(refusal.membership)
-            # A take-over comes with the master's order, which loads the splits that it needs.
+            # The membership of a recovery comes with the master's order, which loads the splits that it needs.
             if not membership.takes_over:
                 self._plane.state.on_membership(membership)
         if refusal.unknown_keyset:
             self._plane.known.discard((part.partition, part.keyset))
-            self._at_once([part])
+            self._resend_now([part])
         elif self._plane.state.memberships.version > message.version:
-            # The membership that places it is here.
-            self._at_once([part])
+            # The membership that routes it has arrived.
+            self._resend_now([part])
         else:
-            self._later([part])
+            self._resend_later([part])
         return False
 
-    def _absorb(self) -> None:
-        """Take the arrays that came; compute what a partition lacks of a push."""
-        if self._came:
-            came, self._came = self._came, []
+    def _store_arrays(self) -> None:
+        """Store the arrays that arrived, and compute what partitions lack of pushes."""
+        if self._arrived:
+            came, self._arrived = self._arrived, []
             assert self._get is not None
             for answers in came:
                 self._get.take(answers, self._have)
         partial, self._partial = self._partial, []
         for push, answer in partial:
-            self._at_once(self._rest(push, answer))
+            self._resend_now(self._missing_pushes(push, answer))
 
-    def _rest(self, push: PushPart, answer: PushAnswer) -> list[PushPart]:
-        """Return what to push where a partition had some of a push's splits already.
+    def _missing_pushes(self, push: PushPart, answer: PushAnswer) -> list[PushPart]:
+        """Return what to push if a partition already had some of a push's splits.
 
-        A sum cannot be taken apart: the splits that a server misses are pushed one by one (reproducible.md).
+        A sum cannot be taken apart, so the splits that a server lacks are pushed one by one (reproducible.md).
         """
         kept = next(k for k in self.put if k.clock == push.clock and k.splits == push.splits)
         parts = []
         for split in (split for split in push.splits if split not in answer.have):
-            found = self._alone.get((kept, split))
+            found = self._single_splits.get((kept, split))
             if found is None:
-                found = self._alone[kept, split] = self._plane.program.alone(kept.content, split)
+                found = self._single_splits[kept, split] = self._plane.program.alone(kept.content, split)
             parts.append(found.push(push.partition))
         return parts
 
 
 @dataclass
-class _Trouble:
+class _Refusals:
     """Since when parts have been refused or unreachable without a break."""
 
     since_s: float | None = None
     _last_s: float = 0.0
 
-    def met(self, now_s: float) -> None:
-        """Note that a part was refused or could not be sent."""
+    def note(self, now_s: float) -> None:
+        """Record that a part was refused or could not be sent."""
         if self.since_s is None or now_s - self._last_s > CALM_S:
             self.since_s = now_s
         self._last_s = now_s
 
 
-def _asked(parts: Mapping[int, PartT], partition: int) -> PartT:
+def _part_of(parts: Mapping[int, PartT], partition: int) -> PartT:
     """Return the part that an answer is about."""
     if partition not in parts:
-        raise ProtocolError(f"an answer about partition {partition}, which was not asked for")
+        raise ProtocolError(f"an answer about partition {partition}, which was not requested")
     return parts[partition]
 
 
 def messages_of(parts: Sequence[PushPart | PullPart]) -> list[list[PushPart | PullPart]]:
-    """Divide what goes to one server into messages, in order of partitions, a push with the pull that follows it.
+    """Divide the parts for one server into messages, in order of partitions, each push followed by its pull.
 
-    Of one partition a message has one push and one pull at most.  A large exchange is cut at :data:`MESSAGE_BYTES`: the
-    server adds the first partitions while the last ones are on the wire, and answers them as they are ready.
+    A message has at most one push and one pull of each partition.  Large exchanges are split at :data:`MESSAGE_BYTES`:
+    the server adds the first partitions while the last are on the wire, and answers each message when it is ready.
     """
     messages: list[list[PushPart | PullPart]] = []
     rest = parts
@@ -378,7 +377,7 @@ def messages_of(parts: Sequence[PushPart | PullPart]) -> list[list[PushPart | Pu
 
 
 def _cut(pushes: Mapping[int, PushPart], pulls: Mapping[int, PullPart]) -> list[list[PushPart | PullPart]]:
-    """Divide one push and one pull at most of each partition into messages; what is of one stays together."""
+    """Divide at most one push and one pull of each partition into messages; those of one partition stay together."""
     messages: list[list[PushPart | PullPart]] = []
     size_bytes = MESSAGE_BYTES
     for partition in sorted(pushes.keys() | pulls.keys()):
@@ -392,7 +391,7 @@ def _cut(pushes: Mapping[int, PushPart], pulls: Mapping[int, PullPart]) -> list[
         if pull is not None:
             messages[-1].append(pull)
             if push is None:
-                # What comes back is what counts.
+                # The size of the answer counts.
                 size_bytes += 4 * pull.size
     return messages
 

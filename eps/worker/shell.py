@@ -1,4 +1,4 @@
-"""What a worker does at the master's orders: its loop, its splits on their way between workers, its reports.
+"""How a worker executes the master's orders: training loop, transfers of splits between workers, reports.
 
 Source: EPS §2.2, §3.1.2 (worker-to-worker transmission of splits), Figs 8 and 11.
 """
@@ -32,23 +32,23 @@ TRANSFER_TIMEOUT_S = 120.0
 
 
 class Transfers(Protocol):
-    """Brings splits to where a plan makes them active, and reports to the master what came of it."""
+    """Brings splits to the workers on which a plan makes them active, and reports the results to the master."""
 
     def send(self, plan_id: int, target: m.Target) -> None:
         """Send a split to another worker; returns at once."""
 
     def load(self, plan_id: int, split: int) -> None:
-        """Read a split that is on this worker's disk; returns at once."""
+        """Load a split from this worker's disk; returns at once."""
 
     def receive(self, message: Message) -> m.SplitReceived:
-        """Take a split that another worker sends; return what to report of it."""
+        """Store a split that another worker sent; return the report about it."""
 
     def forget(self, plan_id: int) -> None:
-        """End what belongs to a plan; plans come one after the other."""
+        """End the transfers of a plan; plans do not overlap."""
 
 
 class SplitTransfers:
-    """Transfers over a van, on a thread of their own.
+    """Transfers over a van, on a separate thread.
 
     Parameters
     ----------
@@ -70,15 +70,15 @@ class SplitTransfers:
         self._pool.submit(self._send, plan_id, target)
 
     def load(self, plan_id: int, split: int) -> None:
-        """Read an inactive split that a plan makes active here (EPS Fig. 11); returns at once."""
+        """Load an inactive split that a plan makes active here (EPS Fig. 11); returns at once."""
         self._pool.submit(self._load, plan_id, split)
 
     def forget(self, plan_id: int) -> None:
-        """Close the connections on which splits were sent: none is on its way."""
+        """Close the connections for splits; no transfer is running."""
         self._peers.keep(())
 
     def _send(self, plan_id: int, target: m.Target) -> None:
-        """Copy a split to another worker; it stays here, active until the commit, then inactive (EPS Fig. 8)."""
+        """Copy a split to another worker; here it stays active until the commit, then inactive (EPS Fig. 8)."""
         if self._datasets.is_closed(plan_id):
             return
         try:
@@ -86,13 +86,13 @@ class SplitTransfers:
             header = simple("split_copy", plan_id=plan_id, split=target.item)
             self._peers.to(target.address).request(Message(header, (content,))).result(TRANSFER_TIMEOUT_S)
         except (EpsError, OSError, TimeoutError) as error:
-            self._failed(plan_id, f"split {target.item} did not reach {target.target}: {error}")
+            self._failed(plan_id, f"split {target.item} could not be sent to {target.target}: {error}")
 
     def _load(self, plan_id: int, split: int) -> None:
         try:
             self._datasets.activate(split)
         except (EpsError, OSError) as error:
-            self._failed(plan_id, f"split {split} cannot be read: {error}")
+            self._failed(plan_id, f"split {split} could not be read: {error}")
             return
         self._report(m.SplitReceived(self._name, plan_id, split, 0, self._datasets.checksum(split)))
 
@@ -102,40 +102,40 @@ class SplitTransfers:
             self._report(m.TransferFailed(self._name, plan_id, message))
 
     def receive(self, message: Message) -> m.SplitReceived:
-        """Take a split that another worker sends; return what to report of it.
+        """Store a split that another worker sent; return the report about it.
 
         Raises
         ------
         ProtocolError
             The message is not a split.
         TransferError
-            The split is not what the job's data was cut into.
+            The split's checksum is wrong.
         """
         header = parse_header(message)
         if header.WhichOneof("kind") != "split_copy" or len(message.arrays) != 1:
             raise ProtocolError(f"a worker does not answer messages of kind {header.WhichOneof('kind')!r}")
         copy = header.split_copy
         size_bytes, checksum = self._datasets.receive(copy.plan_id, copy.split, message.arrays[0].data)
-        # It is to be active soon: read it now, so that the first clock does not wait for the disk.
+        # Read now, because it becomes active soon: then the first clock does not wait for the disk.
         self._datasets.activate(copy.split)
         return m.SplitReceived(self._name, copy.plan_id, copy.split, size_bytes, checksum)
 
 
 class Disk(Protocol):
-    """The splits of a worker, as :class:`eps.worker.datasets.Datasets` keeps them."""
+    """The splits of a worker on its disk; see :class:`eps.worker.datasets.Datasets`."""
 
     def load_initial(self, split: int) -> None:
-        """Take a split from the prepared data set; no plan that ends takes it away again."""
+        """Copy a split from the prepared data set; the end of a plan does not remove it."""
 
     def activate(self, split: int) -> object:
         """Read a split into memory, if it is not there."""
 
     def close_plan(self, plan_id: int, keep: bool) -> None:
-        """End a plan: keep what it brought, or forget it."""
+        """End a plan: keep or delete the splits that it brought."""
 
 
 class WorkerShell:
-    """Executes the orders of the master, on the session's thread, beside the training loop.
+    """Executes the orders of the master on the session's thread, beside the training loop.
 
     Parameters
     ----------
@@ -163,11 +163,11 @@ class WorkerShell:
         self._datasets = datasets
         self._transfers = transfers
         self._report = report
-        #: (plan, split) that are being sent or loaded; those that were, too, so that a repeat is told apart.
+        #: Started transfers (plan, split), including finished ones, so that repeated orders are recognised.
         self._under_way: set[tuple[int, int]] = set()
 
     def on_order(self, order: m.Order) -> None:
-        """Do what the master says."""
+        """Execute an order of the master."""
         match order:
             case m.GrantHorizon():
                 with self._wakeup.lock:
@@ -202,7 +202,7 @@ class WorkerShell:
                 self._forget(plan_id)
 
     def _follow(self, plan_id: int, membership: Membership) -> None:
-        """Take a membership in, once its data is here: the commit's clock may come at once."""
+        """Install a membership once its splits are stored here, because its clock may come at once."""
         name = self.state.name
         if membership.version == 1 or membership.takes_over:
             for split in membership.splits.active_on(name):
@@ -220,33 +220,33 @@ class WorkerShell:
         self._report(acked)
 
     def _is_new(self, plan_id: int, split: int) -> bool:
-        """Return whether a transfer has not begun: the master repeats its order while a split is missing."""
+        """Return whether a transfer has not started; the master repeats its order while a split is missing."""
         if (plan_id, split) in self._under_way:
             return False
         self._under_way.add((plan_id, split))
         return True
 
     def _forget(self, plan_id: int) -> None:
-        """Forget the transfers of a plan: plans come one after the other."""
+        """Forget the transfers of a plan; plans do not overlap."""
         self._transfers.forget(plan_id)
         self._under_way = {(plan, split) for plan, split in self._under_way if plan > plan_id}
 
     def receive(self, message: Message) -> None:
-        """Take a split that another worker sends, on a thread of the data plane.
+        """Store a split that another worker sent, on a thread of the data plane.
 
         Raises
         ------
         EpsError
-            It is not a split, or not one that this worker is to have.
+            The message is not a split, or the split is not for this worker.
         """
         received = self._transfers.receive(message)
         if not self.state.memberships:
-            # It is being added: the commit waits for it, training does not.
+            # This worker is being added: the commit waits for the warm-up, training does not.
             self.loop.program.warm_up(received.split)
         self._report(received)
 
     def prepare(self, servers: Iterable[Address]) -> None:
-        """Begin to connect to servers that there are, for a worker that joins a job that trains."""
+        """Start connecting to the existing servers, for a worker that joins a running job."""
         self._plane.prepare(servers)
 
     def stop(self) -> None:

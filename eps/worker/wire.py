@@ -1,4 +1,4 @@
-"""A worker's connections to servers: messages out, answers in, none of them waited for alone.
+"""A worker's connections to servers: messages out, answers in, in any order.
 
 Source: EPS §2.2 Fig. 1b steps 1, 5 and 6, Fig. 7; design section 2 (data plane).
 """
@@ -26,7 +26,7 @@ from eps.pb import control_pb2
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
-#: A wait for answers ends after this long, so that the loop sees what else has changed.
+#: Longest wait for answers, after which the loop checks what else has changed.
 LOOK_S = 0.02
 
 
@@ -41,56 +41,56 @@ class Sent:
     incarnation: int
     #: Of the newest membership when it was sent.
     version: int
-    #: What was measured at the clocks of the pushes; servers remember it.
+    #: Results of the pushes' clocks, which servers keep.
     results: Sequence[m.ClockReported] = ()
 
 
-#: To the parts of one message; None where the server cannot be reached, or went away before it answered.
+#: Answers to the parts of one message; None if the server was unreachable or disconnected before it answered.
 Answers = tuple[list[PushAnswer], list[PullAnswer]] | None
 
 
 class Wire(Protocol):
-    """Carries messages to servers.  Used by one thread, but for prepare."""
+    """Carries messages to servers.  For one thread, except :meth:`prepare`."""
 
     def begin(self) -> None:
-        """Forget what was sent before: its answers do not count any more."""
+        """Forget earlier messages; their answers are ignored."""
 
     def send(self, message: Sent) -> None:
-        """Send a message, as soon as its server is connected."""
+        """Send a message once its server is connected."""
 
     def next(self, timeout_s: float) -> tuple[Sent, Answers] | None:
-        """Return the next answer; None where none has come in time, or before it is worth looking around.
+        """Return the next answer, or None if none arrived in time; may return None early.
 
         Raises
         ------
         ProtocolError
-            The answer is not one.
+            The answer is invalid.
         """
 
     def waiting(self) -> list[Sent]:
-        """Return the messages that are not answered."""
+        """Return the unanswered messages."""
 
     def prepare(self, addresses: Iterable[Address]) -> None:
-        """Begin to connect, before an exchange waits for it; returns at once, any thread."""
+        """Start connecting in advance; returns at once, for any thread."""
 
     def keep(self, addresses: Iterable[Address]) -> None:
-        """Close the connections to all others; between exchanges."""
+        """Close the connections to all other addresses; call between exchanges."""
 
     def rest(self) -> None:
-        """Close every connection, and give memory back."""
+        """Close every connection and return memory to the system."""
 
     def close(self) -> None:
-        """Close every connection for good."""
+        """Close every connection; the wire cannot be used afterwards."""
 
 
 class ServerWire:
-    """The wire over a van.
+    """The :class:`Wire` over a van.
 
     Parameters
     ----------
     van : Van
     lean : Lean
-        What is left out on the wire.
+        What messages omit.
     longest : int
         Keys of the largest partition.
     """
@@ -100,28 +100,28 @@ class ServerWire:
         self._lean = lean
         self._longest = longest
         self._connections: dict[Address, Connection] = {}
-        #: Made for a plan that is under way, or for messages that wait.
+        #: Connections in progress, for a plan or for waiting messages.
         self._connecting: dict[Address, Future[Connection]] = {}
         self._lock = threading.Lock()
         self._connector = ThreadPoolExecutor(2, thread_name_prefix="connect")
-        #: Not the same: no exchange waits for newcomers that are slow to answer.
+        #: A separate pool, so that exchanges do not wait for slow newcomers.
         self._preparer = ThreadPoolExecutor(4, thread_name_prefix="prepare")
         self._replies: Replies[Sent] = Replies()
-        #: Messages whose server is not connected yet.
+        #: Messages whose server is not connected yet, by address.
         self._queued: dict[Address, list[Sent]] = {}
         self._lost: deque[Sent] = deque()
         self._results: tuple[Sequence[m.ClockReported], list[control_pb2.ClockReported]] = (), []
 
     def begin(self) -> None:
-        """Forget what was sent before."""
+        """Forget earlier messages; their answers are ignored."""
         self._replies = Replies()
         self._queued.clear()
         self._lost.clear()
 
     def send(self, message: Sent) -> None:
-        """Send a message, or let it wait until its server is connected."""
+        """Send a message, or queue it until its server is connected."""
         if any(lost.address == message.address for lost in self._lost):
-            # It cannot be reached now: further tries would hold up messages to others.
+            # Unreachable now: further tries would delay messages to other servers.
             self._lost.append(message)
             return
         connection = self._connections.get(message.address)
@@ -135,7 +135,7 @@ class ServerWire:
         if connection is None:
             with self._lock:
                 found = self._connecting.get(message.address)
-                # One that has not begun stands behind newcomers that are slow to answer.
+                # If it has not started, it queues behind slow newcomers: cancel it and use the other pool.
                 if found is None or found.cancel():
                     self._connecting[message.address] = self._connect(self._connector, message.address)
             self._collect()
@@ -158,12 +158,12 @@ class ServerWire:
         except ProtocolError:
             raise
         except EpsError as error:
-            # Its port may be another process's by now: where the server is, the next membership says.
-            logger.info("%s is not reachable: %s", message.server, error)
+            # Its port may belong to another process by now; the next membership has the server's address.
+            logger.info("%s is unreachable: %s", message.server, error)
             self._lost.append(message)
 
     def _collect(self) -> None:
-        """Send what waited for connections that are made, or fail with them."""
+        """Send messages whose connections are made; fail those whose connections failed."""
         for address in list(self._queued):
             with self._lock:
                 connecting = self._connecting.get(address)
@@ -174,7 +174,7 @@ class ServerWire:
             try:
                 self._connections[address] = connecting.result()
             except (EpsError, CancelledError) as error:
-                logger.info("%s is not reachable: %s", messages[0].server, error)
+                logger.info("%s is unreachable: %s", messages[0].server, error)
                 self._lost.extend(messages)
                 continue
             for message in messages:
@@ -199,23 +199,23 @@ class ServerWire:
         try:
             return message, parse_reply(future.result(), self._longest)
         except PeerUnavailableError as error:
-            logger.info("%s went away: %s", message.server, error)
+            logger.info("%s disconnected: %s", message.server, error)
             return message, None
 
     def waiting(self) -> list[Sent]:
-        """Return the messages that are not answered."""
+        """Return the unanswered messages."""
         queued = [message for messages in self._queued.values() for message in messages]
         return [*self._replies.tags, *queued, *self._lost]
 
     def prepare(self, addresses: Iterable[Address]) -> None:
-        """Begin to connect; returns at once, any thread."""
+        """Start connecting; returns at once, for any thread."""
         with self._lock:
             for address in addresses:
                 if address not in self._connecting and address not in self._connections:
                     self._connecting[address] = self._connect(self._preparer, address)
 
     def keep(self, addresses: Iterable[Address]) -> None:
-        """Close the connections to all others."""
+        """Close the connections to all other addresses."""
         wanted = set(addresses)
         for address in [found for found in self._connections if found not in wanted]:
             self._connections.pop(address).close()
@@ -225,13 +225,13 @@ class ServerWire:
             connecting.add_done_callback(_close_made)
 
     def rest(self) -> None:
-        """Close every connection: what servers lent, and what they have mapped, goes with it.  Give memory back."""
+        """Close every connection, which ends loans and mappings of servers' memory; return memory to the system."""
         self.begin()
         self.keep(())
         give_back()
 
     def close(self) -> None:
-        """Close every connection for good."""
+        """Close every connection; the wire cannot be used afterwards."""
         with self._lock:
             dropped, self._connecting = list(self._connecting.values()), {}
         for connecting in dropped:

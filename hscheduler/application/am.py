@@ -19,7 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,10 +115,10 @@ class Grants:
         self._broker = broker
         #: Job of the scheduler -> its name; known when the scheduler is.
         self._name_of: Callable[[str], str] | None = None
-        #: Sweeps of which a job has ended since their report was left; any thread may take one.
+        #: Sweeps of which a job has come, started or ended since their report was left; any thread may take one.
         self.changed: set[str] = set()
-        #: Names of jobs that finished, of which more than that is there.
-        self.finished: set[str] = set()
+        #: Names of jobs that are over, of which more than their results is there.
+        self.over: set[str] = set()
 
     def begin(self, name_of: Callable[[str], str], state: Scheduler) -> None:
         """Grant from now on what the scheduler has granted; on its thread."""
@@ -132,10 +132,15 @@ class Grants:
         if self._name_of is None or (isinstance(event, e.Iterated) and not commands):
             return
         self._lease(self._name_of, state)
-        if isinstance(event, e.JobEnded):
-            self.changed.add(state.jobs[event.job_id].request.sweep)
-            if event.phase is Phase.FINISHED:
-                self.finished.add(self._name_of(event.job_id))
+        match event:
+            case e.JobSubmitted(request):
+                self.changed.add(request.sweep)
+            case e.JobRefused(_, sweep):
+                self.changed.add(sweep)
+            case e.JobStarted(job_id) | e.JobEnded(job_id):
+                self.changed.add(state.jobs[job_id].request.sweep)
+        if isinstance(event, e.JobEnded) and state.jobs[event.job_id].phase.ended:
+            self.over.add(self._name_of(event.job_id))
 
     def _lease(self, name_of: Callable[[str], str], state: Scheduler) -> None:
         ledger = state.ledger
@@ -191,6 +196,8 @@ class Application:
         self._grants = Grants(broker)
         #: When a report was left last, or could not be; and of which sweeps that was so.
         self._report_s, self._unleft = -math.inf, set[str]()
+        #: Names of jobs whose results were left; of others the checkpoints are all that there is.
+        self._left: set[str] = set()
         #: Set when the next attempt has begun: this one is to end, and to leave everything to that.
         self.superseded = threading.Event()
         self._look = threading.Event()
@@ -239,6 +246,7 @@ class Application:
         """
         self._place.end(name)
         self._place.leave(JobDir(jobs_dir() / name), logs=phase is Phase.FAILED)
+        self._left.add(name)
 
     def _wait(self, service: Service) -> None:
         """Wait for the end of the sweep; without one for ever."""
@@ -255,7 +263,7 @@ class Application:
             if trials is not None:
                 self._resources.fraction_done = min(1.0, service.scheduler.look_ups.num_over(SWEEP) / trials)
             self._leave_reports(service)
-            self._forget_finished()
+            self._forget_over()
             self._look.wait(LOOK_S)
         why = service.sweeps.states().get(SWEEP, "")
         if why != "ended":
@@ -282,13 +290,13 @@ class Application:
                 logger.warning("H the report of sweep %s so far is not left: %s", sweep, error)
             self._report_s = time.monotonic()
 
-    def _forget_finished(self) -> None:
-        """Remove what one of the jobs that finished was begun with.
+    def _forget_over(self) -> None:
+        """Remove what one of the jobs that are over was begun with, and its checkpoints.
 
-        The record has its end by then: no other attempt runs it, nor will.
+        Its results were left, and the record has its end by then: no other attempt runs it, nor will.
         """
-        if self._grants.finished:
-            name = self._grants.finished.pop()
+        if self._grants.over and (name := self._grants.over.pop()) in self._left:
+            self._left.discard(name)
             try:
                 self._place.forget(JobDir(jobs_dir() / name))
             except EpsError as error:
@@ -362,14 +370,13 @@ def serve(orders: MasterOrders, service: ServiceOrders, yarn: Yarn, around: Surr
     EpsError
         As :func:`run`.
     """
-    job = JobSpec() if service.sweep is None else Spec.of(service.sweep).job_spec()
     roles: dict[str, RoleTemplate] = {}
     resources = YarnResourceManager(
         yarn.am,
         yarn.nm,
         LaunchTemplate(roles, yarn.credentials),
         Place(around.host),
-        limits=yarn.limits(job),
+        limits=yarn.limits(JobSpec(container_timeout_s=service.container_timeout_s)),
         on_ended=leave,
     )
     try:
@@ -411,7 +418,8 @@ def _to_its_end(
     place = within.Place(orders, home, around.attempt, around.host, broker, roles)
     application = Application(service, resources, broker, place, around)
     try:
-        with within.standing(place):
+        with within.standing(place), closing(place):
+            place.warm_up()
             end = application.run(directory)
     except EpsError as error:
         if isinstance(error, StorageError) and not isinstance(error, DamagedLogError):

@@ -33,7 +33,6 @@ from eps.cluster.yarn.types import ApplicationReport
 from eps.core.types import Address
 from eps.errors import ConfigError, EpsError, JobNotFoundError, StorageError
 from eps.job.yarn.remote import Inquiry, why_waiting
-from eps.job.yarn.submit import end_submitted
 from eps.job.yarn.sweeps import REPORTS, list_sweeps, report_file, said_end, sweeps_dir
 from eps.job.yarn.within import JOBS
 from eps.storage.api import Storage
@@ -44,6 +43,7 @@ from eps.storage.record import End, Phase
 from eps.system import interrupt
 from eps.system.home import make_private
 from hscheduler.application.orders import SERVICE_FILE, SWEEP, staged
+from hscheduler.reports.report import closed
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.service.sweeps import ALONE
@@ -68,7 +68,7 @@ class Ended:
 
     state: str
     reason: str
-    #: Sweep -> its report; none of one of which no job had ended.
+    #: Sweep -> its report; none of one that had no job.
     reports: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     #: False where YARN does not know it any more, and it has not said itself that it has ended: it may run.
     is_over: bool = True
@@ -323,10 +323,31 @@ class Following:
         StorageError
             What it has left cannot be read.
         """
-        end_submitted(self._client, self.application, why)
+        # Those that the application has left miss its latest seconds.
+        latest = self._latest_reports()
+        name = self.application.application_id
+        try:
+            self._client.kill(name, why)
+        except JobNotFoundError:
+            pass
+        except EpsError as error:
+            logger.warning("%s may run (yarn application -kill %s ends it): %s", name, name, error)
         self._close()
         is_over = self._ends_within(KILL_S)
-        return Ended("killed", why, self.left_reports(), is_over)
+        found = {**self.left_reports(), **latest}
+        return Ended("killed", why, _closed(found, why) if is_over else found, is_over)
+
+    def _latest_reports(self) -> dict[str, dict[str, Any]]:
+        """Return the reports of sweeps with jobs that are not over; none where the service does not answer."""
+        if self.place is None:
+            return {}
+        try:
+            with SchedulerClient(self._directory, give_up_s=GIVE_UP_S) as client:
+                sweeps = {str(job["sweep"]) for job in client.jobs_going_on()[0]}
+                return {sweep: client.report(sweep)[0] for sweep in sweeps}
+        except EpsError as error:
+            logger.info("%s", error)
+            return {}
 
     def left_reports(self) -> dict[str, dict[str, Any]]:
         """Return the reports that the application has left on the cluster, by sweep.
@@ -423,16 +444,20 @@ class Following:
         self._close()
         state, reason, _ = outcome(report)
         is_over = not self._inquiry.is_unknown
-        word = said_end(self.shared)
+        word, reports = said_end(self.shared), self.left_reports()
         if word is not None:
-            (state, reason, _), is_over = word, True
-        return Ended(state, reason, self.left_reports(), is_over)
+            return Ended(word[0], word[1], reports)
+        return Ended(state, reason, _closed(reports, reason) if is_over else reports, is_over)
 
     def _close(self) -> None:
         if self._watcher is not None and self._news is not None:
             self._watcher.join(_JOIN_S)
             self._over.set()
             self._news.close()
+
+
+def _closed(reports: Mapping[str, dict[str, Any]], why: str) -> dict[str, dict[str, Any]]:
+    return {sweep: closed(report, why) for sweep, report in reports.items()}
 
 
 # ---- what it has left

@@ -35,6 +35,8 @@ class ServiceOrders:
     settings: ServiceSettings
     #: As of :meth:`hscheduler.spec.Spec.tables`: the application ends with this sweep; None: clients submit to it.
     sweep: Mapping[str, Any] | None = None
+    #: How long YARN may take to grant a container that one of its jobs asks for; 0.0: as long as it takes.
+    container_timeout_s: float = 0.0
 
     def to_bytes(self) -> bytes:
         """Return what :meth:`read` takes."""
@@ -51,7 +53,7 @@ class ServiceOrders:
         """
         try:
             values = json.loads((folder / ORDERS_FILE).read_text(encoding="utf-8"))
-            return cls(ServiceSettings(**values["settings"]), values["sweep"])
+            return cls(**{**values, "settings": ServiceSettings(**values["settings"])})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{folder / ORDERS_FILE} does not say what this service is: {error!r}") from None
 

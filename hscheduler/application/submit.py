@@ -129,7 +129,7 @@ def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, con
     working(spec, lambda job: check_job(cluster, _with_master(job, resource)))
     check_file_systems(conf, job, client)
     tables, models = staged(spec.tables(), home_of(conf, job, client) / "cache")
-    orders = ServiceOrders(settings_of(spec, policy), tables)
+    orders = ServiceOrders(settings_of(spec, policy), tables, job.container_timeout_s)
     return _submit(orders, job, resource, directory, client, conf, models)
 
 
@@ -142,8 +142,8 @@ def submit_service(
     ----------
     settings : ServiceSettings
     job : JobSpec
-        Of it the application has its queue, priority, lifetime, rights, tags, label, interpreter and folder in the
-        cluster's file system.
+        Of it the application has its queue, priority, lifetime, rights, tags, label, interpreter, folder in the
+        cluster's file system, and how long containers are waited for.
     cluster : ClusterSpec
         The one that there is.
     directory, client, conf
@@ -152,7 +152,8 @@ def submit_service(
     resource = _master_in(told, job, cluster, most_at_once(cluster))
     check_job(told, _with_master(dataclasses.replace(job, workers=1, servers=1), resource))
     check_file_systems(conf, job, client)
-    return _submit(ServiceOrders(settings), job, resource, directory, client, conf, {})
+    orders = ServiceOrders(settings, None, job.container_timeout_s)
+    return _submit(orders, job, resource, directory, client, conf, {})
 
 
 def _submit(

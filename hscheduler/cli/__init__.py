@@ -81,7 +81,8 @@ copied from the directory of its job, which is kept under EPS_HOME.
 _SERVE = """\
 Own a cluster: jobs and sweeps are submitted to this service, which decides by its
 policy.  Everything that happens is in its record: after kill -9, or SIGTERM, the
-same command takes up the jobs, which go on meanwhile.  Ctrl-C ends them.
+same command takes up the jobs, which go on meanwhile.  Ctrl-C ends the service with its
+jobs, which is no failure: the exit code is 0.
 
 A client on this host finds the service by its directory (--state).  For one on another
 host, start the service with --listen HOST:PORT; the client needs --scheduler HOST:PORT
@@ -118,7 +119,10 @@ exit code with --wait.
 """
 _JOBS = "List the jobs of a service that are not over: phase, containers, iteration, loss, and why they wait."
 _WHY = "Say how a job of a service is, or how it ended, and which decisions were made about it."
-_KILL = "End a job of a service, or a sweep with all of its jobs; what was trained so far is kept."
+_KILL = """\
+End a job of a service, or a sweep with all of its jobs.  Their reports are kept.  A job of this
+host keeps its checkpoints, too: eps resume continues it by itself.
+"""
 
 _EXAMPLES = """\
 examples:
@@ -204,8 +208,14 @@ def build_parser() -> argparse.ArgumentParser:
     _add_exports(results)
     results.set_defaults(command="results:results")
     for each in (page, results):
-        each.add_argument("report", metavar="REPORT.json|SWEEP", help="of sweep, compare, simulate; or a sweep")
-        each.add_argument("--state", metavar="DIR", help="the directory of the sweep's service, which need not run")
+        each.add_argument(
+            "report", metavar="REPORT.json|SWEEP", help="of sweep, compare, simulate; or the name of a service's sweep"
+        )
+        each.add_argument(
+            "--state",
+            metavar="DIR",
+            help="the directory of the sweep's service, which need not run; default: EPS_HOME/hscheduler",
+        )
         each.add_argument("--scheduler", metavar="HOST:PORT", help="where the sweep's service listens")
     for each in (sweep, compare):
         each.add_argument("--quiet", action="store_true", help="print the table only")
@@ -288,7 +298,8 @@ def _add_service(commands: argparse._SubParsersAction[CommandParser], names: str
     serve.add_argument(
         "--application",
         metavar="JOB.toml",
-        help="with --on yarn: the application's queue, python, staging, tags, label, as in a job's file",
+        help="with --on yarn: the application's queue, priority, lifetime, acl, tags, label, python, staging and "
+        "container_timeout, as in a job's file",
     )
     serve.add_argument("--detach", action="store_true", help="with --on yarn: return as soon as it listens")
     submit = commands.add_parser("submit", help="submit a job to a service", description=_SUBMIT, formatter_class=raw)

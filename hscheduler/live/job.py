@@ -44,6 +44,8 @@ from hscheduler.live.job_state import Action, JobState, Reading, Seat
 
 logger = logging.getLogger(__name__)
 
+#: Why jobs end that their scheduler ends at its own end.
+ENDS = "H-scheduler ends"
 #: A job has this long to end after it was told to; then its processes are ended.
 END_TIMEOUT_S = 10.0
 #: One that is not of this host: what it leaves is fetched when its cluster says that it has ended.
@@ -209,7 +211,7 @@ class LiveJob:
         self._thread.join(2 * self._end_timeout_s)
         if self._thread.is_alive():
             # As where its master does not answer.
-            self._kill("the sweep ends")
+            self._kill(ENDS)
         if self._watcher is not None:
             self._watcher.join(2 * self._end_timeout_s)
 
@@ -231,11 +233,11 @@ class LiveJob:
                     self._take(news)
                 is_to_end |= news is None
                 if is_to_end:
-                    self._state.end("the sweep ends")
+                    self._state.end(ENDS)
         finally:
             if self._job is not None:
                 if not self._leaving and self._state.stage is not job_state.Stage.IDLE:
-                    self._kill("the sweep ends")
+                    self._kill(ENDS)
                 self._job.close()
 
     def _act(self) -> float | None:
@@ -319,7 +321,7 @@ class LiveJob:
         is_there = start.may_be_there and launch.is_there(start.resumes)
         try:
             if self._closing.is_set():
-                raise TrainingError("the sweep ends")
+                raise TrainingError(ENDS)
             if self._job is not None:
                 # The part before has ended, and nobody watches it any more.
                 self._job.close()

@@ -176,9 +176,6 @@ class Recorder:
         try:
             if (snapshot := self._record.snapshot()) is not None:
                 registry = Registry.of_snapshot(snapshot, policy)
-                # A snapshot has the jobs that left with it.
-                ended = [job_id for job_id, trial in registry.timeline.trials.items() if trial.phase.ended]
-                registry.forget(job_id for job_id in ended if self._record.rows.ended_job(job_id) is not None)
             self._registry = registry
             look_back(registry)
             for entry in self._record.entries():
@@ -252,14 +249,14 @@ class Recorder:
         registry = self._registry
         over = registry.over()
         rows = registry.rows(over, LookUps(registry, self._record.rows).submission)
-        self._record.compact(self.header, registry.snapshot(), rows, registry.decided())
+        snapshot = registry.without(over).snapshot() if over else registry.snapshot()
+        self._record.compact(self.header, snapshot, rows, registry.decided())
         # It is in the snapshot.
         self._held, self._patient_bytes = {}, 0
         if over:
+            # Not before they are in the rows.
             registry.forget(over)
             self._left += over
-            # Not before they are in the rows; the snapshot is to be as small as what is left.
-            self._record.compact(self.header, registry.snapshot(), [], [])
 
     def left(self) -> list[str]:
         """Return the jobs that have left the registry since this was asked last."""

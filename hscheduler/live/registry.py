@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -159,6 +160,13 @@ class Registry:
             for decision in self.timeline.decisions
             for sweep in sorted({trials[job_id].sweep for job_id in decision.jobs if job_id in trials})
         ]
+
+    def without(self, jobs: Iterable[str]) -> Registry:
+        """Return a copy that has forgotten jobs that are over."""
+        core = deepcopy({name: getattr(self, name) for name in _OF_THE_CORE})
+        found = Registry(**core, tables=dict(self.tables), submissions=dict(self.submissions))
+        found.forget(jobs)
+        return found
 
     def forget(self, jobs: Iterable[str]) -> None:
         """Let go of jobs that are over, and of all but the latest decisions: a record has them."""

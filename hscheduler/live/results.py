@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from eps.errors import ConfigError, EpsError, JobNotFoundError, StorageError
 from eps.job.client import Job
+from eps.job.yarn import within
 from eps.spec import results
 from eps.spec.file import RunRequest
 from eps.system.home import eps_home
@@ -36,7 +37,7 @@ def own_report(submission: Submission) -> dict[str, Any] | None:
     return submission.report
 
 
-def open_model(submission: Submission) -> BinaryIO:
+def open_model(submission: Submission) -> AbstractContextManager[BinaryIO]:
     """Return the trained model of a job that finished, open for reading.
 
     Raises
@@ -46,8 +47,13 @@ def open_model(submission: Submission) -> BinaryIO:
     StorageError
         It has no model.
     """
+    model = Job.find(submission.name).directory.model
+    place = within.here()
+    if place is not None and not model.exists():
+        # It ended before this attempt of the application began.
+        return place.open_model(submission.name)
     try:
-        return Job.find(submission.name).directory.model.open("rb")
+        return model.open("rb")
     except OSError as error:
         told = error.strerror or error
         raise StorageError(f"job {submission.job_id!r} has no trained model: {told}") from error

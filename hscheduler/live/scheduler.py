@@ -32,7 +32,7 @@ from hscheduler.core.outstanding import Numbered
 from hscheduler.core.resources import Resources
 from hscheduler.core.state import Scheduler
 from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, asked
-from hscheduler.live.job import END_TIMEOUT_S, BeforeEnd, Launch, LiveJob, nothing
+from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, Launch, LiveJob, nothing
 from hscheduler.live.job_state import Seat
 from hscheduler.live.on_yarn import check_place
 from hscheduler.live.recorder import Recorder, boot, check_writable
@@ -153,7 +153,7 @@ class Fleet:
                 self._jobs[job_id].obey(number, order)
             elif not self._leaves:
                 # Of one that is left the order stands in the record, for the next scheduler.
-                self._say(e.JobEnded(job_id, Phase.KILLED, "H-scheduler ends"))
+                self._say(e.JobEnded(job_id, Phase.KILLED, ENDS))
 
     def bring_report(self, submission: Submission) -> None:
         """Give a job's own report to who submitted it, where it has ended."""

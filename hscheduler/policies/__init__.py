@@ -1,6 +1,6 @@
-"""The ways to share a cluster, by name.
+"""The policies that share a cluster among jobs, by name.
 
-``elastic`` is EPS Algorithm 1; ``podium`` is ours; the others are what they are measured against (EPS §6).
+``elastic`` is EPS Algorithm 1, ``podium`` a variant with a stricter stopping rule; the others are baselines (EPS §6).
 """
 
 from __future__ import annotations

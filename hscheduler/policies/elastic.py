@@ -1,30 +1,32 @@
-"""Algorithm 1: a job that arrives at a full cluster gets workers and servers of jobs that have given early feedback;
-what nobody waits for goes to the jobs in the training phase.
+"""Algorithm 1: a new job starts on a full cluster with containers of jobs that have reported early feedback.
 
-Source: EPS §4 and Algorithm 1.  Deviations, each where the paper is silent or its loop would not do what its text says:
+Containers that no queued job needs go to the jobs in the training phase.
 
-- Lines 19-26 never end where all removable jobs together have too little: the job stays queued, with that reason.
-- Line 7 may be negative where only one of both is missing: nothing is removed of the other.
-- Resources are counted node by node (:mod:`hscheduler.core.room`); where what Algorithm 1 removes does not make room on
-  a node that has enough, one more is removed, and so on, and of all of these what turns out not to be needed is kept.
-- A job has a master, which Algorithm 1 does not count: where it does not fit, a worker is removed for it.
-- Line 27 removes servers for servers.  Where the jobs have too few to give, as many workers are removed in their place,
-  and the other way round: of four jobs with two workers and one server each, none could ever make room for a fifth.
-- Which containers are removed is not said: the newest.
-- A job that could not let go of containers is asked again only after a while.
-- Which jobs wait is not said: where there is no way to start the first, a smaller one behind it may be started, also
-  with what others give, a bounded number of times.
+Source: EPS §4 and Algorithm 1.  Deviations, where the paper is silent or its loop contradicts its text:
+
+- Lines 19-26 do not terminate if all removable jobs together have too few containers.  Here the job stays queued, and
+  its status says why.
+- Line 7 is negative if only workers or only servers are missing.  Here nothing is removed from the other role.
+- Resources are counted per node (:mod:`hscheduler.core.room`).  If the removed containers make no room on any node,
+  more are removed one by one; those that turn out to be unnecessary stay.
+- Algorithm 1 does not count the job's master.  If the master does not fit, a worker is removed for it.
+- Line 27 removes servers for servers.  If the jobs have too few servers to give, they give workers instead, and the
+  other way round.  Otherwise four jobs with two workers and one server each could never make room for a fifth.
+- The paper does not say which containers are removed.  Here it is the newest.
+- A job that refused to shrink is asked again only after some iterations.
+- The paper does not order the queue.  If the first job cannot start, a smaller one behind it may start, a bounded
+  number of times.
 - Line 30 names the workers twice; the second is read as the servers.
-- Lines 36-39 are one pass, the text says round-robin: passes are repeated until nothing more fits or a job has twice as
-  many as it had.  The bound is in the spirit of the one pass, after which the speed of each job is looked at.
-- Lines 29-40 let nobody grow while somebody waits: behind a job that asks for most of the cluster, what is too little
-  for it would lie idle.  Where it waits for ends of jobs only, no longer for early feedback, jobs get what they gave
-  again, up to what they asked for: it can be removed once more.
-- Line 33: a job may also have reached its size (it has splits and partitions for no more), may be growing already, may
-  have become slower by growing from the size that it has, or may not have completed the ten iterations by which a
-  growth is judged.
-- Lines 34-40 add without measuring; §4.2 says that an addition that makes a job slower is taken back: where the median
-  of the next ten iterations is over 5 % above that of the ten before.
+- Lines 36-39 are one pass, but the text says round-robin.  Here passes repeat until nothing more fits or a job has
+  doubled.  The bound keeps the spirit of the single pass: the job's speed is measured before it grows further.
+- Lines 29-40 let no job grow while one is queued, so containers idle behind a job that needs most of the cluster.
+  Here, once that job waits only for others to end, jobs that gave containers may get them back, up to the size they
+  asked for.  They can be removed again.
+- Line 33: a job does not grow if it has no splits or partitions for more members, if it is growing already, if it
+  became slower the last time it grew from this size, or if it has not yet completed the ten iterations that a growth
+  is judged by.
+- Lines 34-40 add without measuring, but §4.2 undoes an addition that makes a job slower.  Here that means: the median
+  of the next ten iterations is more than 5 % above that of the ten before.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def elastic(view: View) -> Decision:
 
 
 def schedule(view: View) -> Decision:
-    """Schedule the head of the queue; where nobody waits, or only for others to end, let running jobs grow."""
+    """Schedule the head of the queue.  If the queue is empty or waits only for jobs to end, let running jobs grow."""
     if not view.queue:
         return schedule_running(view)
     decision = schedule_incoming(view)
@@ -78,7 +80,7 @@ def round_robin(counts: Sequence[int], wanted: int) -> list[int] | None:
     Returns
     -------
     list of int, or None
-        None where every job would be down to one before there are enough.
+        None if every job would be down to one before there are enough.
     """
     if sum(count - 1 for count in counts) < wanted:
         return None
@@ -95,7 +97,7 @@ def round_robin(counts: Sequence[int], wanted: int) -> list[int] | None:
 
 
 def schedule_incoming(view: AdmissionView) -> Decision:
-    """Start the head of the queue, in what is free and what others give (lines 1 to 27)."""
+    """Start the head of the queue in free resources and in those that running jobs give (lines 1 to 27)."""
     head = view.queue[0]
     return start_with_what_others_give(view, head) or pass_the_head(
         view, _infeasible(view, head), start_with_what_others_give
@@ -103,7 +105,7 @@ def schedule_incoming(view: AdmissionView) -> Decision:
 
 
 def start_with_what_others_give(view: AdmissionView, job: Job) -> Decision | None:
-    """Return the plan that starts a job, in what is free and what others give; None where that is not enough."""
+    """Return the plan that starts a job in free and donated resources; None if these are not enough."""
     roles = roles_of(job.request, *size_of(job))
     _, left = place(view.room(), job.request, roles)
     return _take_from_others(view, job, roles, left) if left else start_in_what_is_free(view, job)
@@ -113,12 +115,12 @@ Removal = dict[Job, list[Container]]
 
 
 def _take_from_others(view: AdmissionView, head: Job, roles: Sequence[Role], left: Sequence[Role]) -> Decision | None:
-    # A master that does not fit needs the place of a worker.
+    # A master that does not fit takes a worker's place.
     workers = sum(role is not Role.SERVER for role in left)
     servers = len(left) - workers
     for more in _numbers_more(view, len(roles), len(left)):
-        # More than Algorithm 1 asks for where that did not make room on any node that has enough.  A round over as many
-        # jobs as are to give one each never comes to a further one.
+        # The first round removes what Algorithm 1 asks for; later rounds remove more, if no node had room.  A round
+        # robin never reaches more jobs than containers are to be removed.
         most = len(left) + more
         givers = {role: list(islice(view.removable(role), most)) for role in (Role.WORKER, Role.SERVER)}
         removal = _removal(view, givers, workers + -(-more // 2), servers + more // 2)
@@ -134,7 +136,7 @@ def _take_from_others(view: AdmissionView, head: Job, roles: Sequence[Role], lef
 
 
 def _numbers_more(view: AdmissionView, one_by_one: int, missing: int) -> Iterator[int]:
-    """Yield how many more than are missing may be removed: first one by one, then doubled, up to all that jobs have."""
+    """Yield how many containers beyond the missing ones to remove: one by one first, then doubling, up to all."""
     yield from range(one_by_one)
     spare = sum(job.count(role) - 1 for role in (Role.WORKER, Role.SERVER) for job in view.removable(role))
     more = one_by_one
@@ -146,7 +148,7 @@ def _numbers_more(view: AdmissionView, one_by_one: int, missing: int) -> Iterato
 
 
 def _least(view: AdmissionView, head: Job, roles: Sequence[Role], removal: Removal) -> Removal:
-    """Return of a removal what is needed: containers were added to it until one lay where there was room."""
+    """Return the containers of a removal that the job really needs; the others do not have to be removed."""
     needed = {container.container_id: container for container in chain.from_iterable(removal.values())}
     for container_id in list(needed):
         room = view.room()
@@ -160,9 +162,9 @@ def _least(view: AdmissionView, head: Job, roles: Sequence[Role], removal: Remov
 
 
 def _removal(view: AdmissionView, givers: Mapping[Role, Sequence[Job]], workers: int, servers: int) -> Removal | None:
-    """Return the containers that jobs give, for so many workers and servers; None if they have too few of both."""
+    """Return the containers that jobs give for this many workers and servers; None if they have too few."""
     spare = {role: sum(job.count(role) - 1 for job in jobs) for role, jobs in givers.items()}
-    # What is missing of one kind is given of the other: a container is a container.
+    # A role that has too few to give is made up for by the other.
     short_workers, short_servers = max(0, workers - spare[Role.WORKER]), max(0, servers - spare[Role.SERVER])
     wanted_of = {
         Role.WORKER: workers - short_workers + short_servers,
@@ -197,7 +199,7 @@ def _admission(view: AdmissionView, head: Job, roles: Sequence[Role], removal: R
 
 
 def unplaced(view: AdmissionView, head: Job) -> Sequence[Role]:
-    """Return what of a job that waits has no room in what is free, by its roles."""
+    """Return the roles of a queued job's members for which no resources are free."""
     _, left = place(view.room(), head.request, roles_of(head.request, *size_of(head)))
     return left
 
@@ -208,7 +210,7 @@ def _infeasible(view: AdmissionView, head: Job) -> str:
     servers = len(left) - workers - masters
     parts = [(masters, "master"), (workers, "worker"), (servers, "server")]
     missing = listed([counted(number, noun) for number, noun in parts if number])
-    # The point first: a terminal may show no more of it.
+    # The reason comes first, because a terminal may cut the rest.
     why = f"queued because there is no room for {missing}, and jobs with early feedback can spare too little"
     stuck = [
         f"{job.job_id} could not shrink and is asked again after its iteration {job.no_shrink_before}"
@@ -220,35 +222,35 @@ def _infeasible(view: AdmissionView, head: Job) -> str:
 
 # ---- lines 29 to 40
 
-#: How many more of a role a job may get at once; below 1: none.
+#: Returns how many more members of a role a job may get at once; below 1: none.
 MostMore = Callable[[Job, Role], int]
 
 
 def most_more(job: Job, role: Role) -> int:
-    """Return how many more of a role a job may get: twice as many as it has, as far as it may grow."""
+    """Return how many more members of a role a job may get: at most it doubles, up to its maximum."""
     return min(job.count(role), job.request.most(role) - job.count(role))
 
 
 def most_again(job: Job, role: Role) -> int:
-    """Return how many of a role a job may get again, of those that it has given."""
+    """Return how many members of a role a job may get back of those that it gave."""
     return min(most_more(job, role), job.request.count(role) - job.count(role))
 
 
 def schedule_running(view: View) -> Decision:
-    """Let jobs in the training phase grow into what is free (lines 29 to 40)."""
+    """Let jobs in the training phase grow into free resources (lines 29 to 40)."""
     return _grow(view, most_more, "nothing waits and there is room")
 
 
 def regrow(view: View) -> Decision:
-    """Let jobs get what they gave, where nobody who waits can start before a job has ended."""
+    """Give jobs back what they gave if no queued job can start before a running one ends."""
     if any(job.phase is not Phase.TRAINING for job in view.running()):
         return Decision()
-    return _grow(view, most_again, "who waits does not fit before a job has ended")
+    return _grow(view, most_again, "no queued job fits before a running one ends")
 
 
 def _grow(view: View, limit: MostMore, why: str) -> Decision:
     room = view.room()
-    # A job that comes after as many as there are places gets nothing.
+    # Each job takes at least one place, so later jobs get none.
     most = room.num_free()
     jobs = {
         role: list(islice((job for job in view.growable(role) if limit(job, role) > 0), most))
@@ -267,14 +269,14 @@ def _grow(view: View, limit: MostMore, why: str) -> Decision:
 def additions(
     room: Room, jobs: Mapping[Role, Sequence[Job]], totals: tuple[int, int], limit: MostMore
 ) -> dict[Job, list[Place]]:
-    """Return what each job gets of what is free (lines 30 to 40).
+    """Return the places that each job gets of the free resources (lines 30 to 40).
 
     Parameters
     ----------
     room : Room
-        Used up.
+        The free resources; consumed.
     jobs, totals, limit
-        As of :func:`divide`.
+        See :func:`divide`.
     """
     numbers = divide(room.copy(), jobs, totals, limit)
     added: dict[Job, list[Place]] = {}
@@ -287,12 +289,12 @@ def additions(
 def divide(
     room: Room, jobs: Mapping[Role, Sequence[Job]], totals: tuple[int, int], limit: MostMore = most_more
 ) -> tuple[int, int]:
-    """Return how many workers and servers can be added, in the ratio that the cluster has (lines 30 and 31).
+    """Return how many workers and servers can be added, in the cluster's ratio of both (lines 30 and 31).
 
     Parameters
     ----------
     room : Room
-        Used up.
+        The free resources; consumed.
     jobs : mapping
         Role -> jobs that may have more of it.
     totals : (int, int)
@@ -304,7 +306,7 @@ def divide(
     done = {Role.WORKER: 0, Role.SERVER: 0}
     workers, servers = max(1, totals[0]), max(1, totals[1])
     while True:
-        # The one that is behind, of those that are wanted and fit.
+        # The role that lags behind the ratio goes first, if it is wanted and fits.
         behind = done[Role.WORKER] * servers <= done[Role.SERVER] * workers
         for role in (Role.WORKER, Role.SERVER) if behind else (Role.SERVER, Role.WORKER):
             if done[role] < most[role] and room.take(jobs[role][0].request.resources(role)) is not None:
@@ -319,7 +321,7 @@ def one_each(
 ) -> Iterator[tuple[Job, str]]:
     """Yield (job, node) of each addition: one to each job in turn, until there are enough (lines 36 to 39).
 
-    At most twice as many as a job had: its speed is looked at before it gets more.
+    A job at most doubles: its speed is measured before it gets more.
     """
     given = dict.fromkeys(jobs, 0)
     left = [job for job in jobs if limit(job, role) > 0]
@@ -339,7 +341,7 @@ def one_each(
 
 
 def undo_growth(view: View) -> Decision:
-    """Take back an addition that made a job slower (EPS §4.2)."""
+    """Undo an addition that made a job slower (EPS §4.2)."""
     for job in view.slowed():
         assert job.slowed is not None
         before, factor = job.slowed

@@ -1,12 +1,15 @@
-"""The kill-based approach of Optimus: a job changes its size by a checkpoint, its end and a new start.
+"""The kill-based approach of Optimus: to resize a job, checkpoint it, kill it and restart it.
 
-Source: EPS §2.3 (a job restarts smaller for the newcomer, larger when that has ended), §6 ("checkpoint and kill the job
+Source: EPS §2.3 (a job restarts smaller for a new job and larger when that has ended), §6 ("checkpoint and kill the job
 in the training phase with the worst early feedback, distribute the released resources to the killed job and the
-incoming job, and run both"), §7.3 (it grows jobs too).  Deviations: how the resources are shared is not said: the
-newcomer gets what it asks for, and where that leaves the other with less, both get about half.  Where the worst alone
-has too little to share, as many restart smaller as it takes, the worst first: of jobs with two workers and one server,
-none could ever make room for another.  A job is restarted larger where it gains at least a quarter of its members, and
-never again from a size from which that made it slower.  Neither is done to a job that would end later by it.
+incoming job, and run both"), §7.3 (it grows jobs too).  Deviations, where the paper is silent:
+
+- The new job gets the size it asks for.  If that leaves the killed job with less, both get about half.
+- If the worst job alone has too little to share, several jobs restart smaller, the worst first.  Otherwise jobs with
+  two workers and one server could never make room for another.
+- A job restarts larger only if it gains at least a quarter of its members, and never again from a size from which
+  growing made it slower.
+- A restart that would make a job end later does not take place.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from hscheduler.policies.placing import (
 )
 from hscheduler.policies.stopping import first_of, stop_the_worst
 
-#: A restart costs: a job must gain this share of its members by it.
+#: A restart costs time, so a job must gain at least this share of its members.
 WORTH_A_RESTART = 0.25
 
 
@@ -57,7 +60,7 @@ def _incoming(view: View) -> Decision:
     now = start_in_what_is_free(view, head)
     if now is not None:
         return now
-    # One that restarts has been given its share; it waits until that is there.
+    # A restarting job has its share already and waits until those containers are free.
     shared = None if head.restart_size is not None else _share(view, head)
     if shared is None:
         return pass_the_head(view, f"queued because {count_of(*size_of(head))} and a master are not free together")
@@ -86,12 +89,12 @@ def _share(view: View, head: Job) -> Shared | None:
     if not jobs:
         return None
     alone = _share_with_one(view, head, jobs[0])
-    # What is on its way out may be enough.
+    # Containers that are being released may be enough.
     return alone if alone is not None or view.releasing else _share_with_several(view, head, jobs)
 
 
 def _may_restart(view: View) -> list[Job]:
-    """Return the jobs that can restart smaller for a newcomer: of its sweep, where that has some; the worst first."""
+    """Return the jobs that can restart smaller for a new job, the worst first; its own sweep is preferred."""
     sweeps = sorted(view.sweeps(), key=lambda sweep: sweep != view.queue[0].request.sweep)
     for sweep in sweeps:
         jobs = {job.number: job for job in view.in_training(sweep) if job.workers + job.servers > 2}
@@ -105,7 +108,7 @@ def _may_restart(view: View) -> list[Job]:
 
 
 def _share_with_one(view: View, head: Job, victim: Job) -> Shared | None:
-    """Share what is free when the worst has ended."""
+    """Share the resources that are free once the worst job has ended."""
     room = _without(view, [victim])
     members = head.request.workers + head.request.servers
     for mine in range(members, 1, -1):
@@ -120,7 +123,7 @@ def _share_with_one(view: View, head: Job, victim: Job) -> Shared | None:
 
 
 def _share_with_several(view: View, head: Job, jobs: Sequence[Job]) -> Shared | None:
-    """Start the newcomer as it asks, in what the fewest jobs give that each restart smaller."""
+    """Start the new job at the size it asks for; as few jobs as possible restart smaller."""
     for number in range(2, len(jobs) + 1):
         smaller = jobs[:number]
         room = _without(view, smaller)
@@ -146,7 +149,7 @@ def _idle(view: View) -> Decision:
         larger = _largest(_without(view, [job]), job.request, most=2 * now)
         if larger is None or sum(larger) < (1 + WORTH_A_RESTART) * now:
             continue
-        # At best its iterations become shorter as its members become more.
+        # At best, iterations become shorter in proportion to the members.
         if _pays(job, now / sum(larger)):
             sentence = (
                 f"nothing waits and there is room: {job.job_id} is checkpointed, killed and restarted with "
@@ -157,7 +160,7 @@ def _idle(view: View) -> Decision:
 
 
 def _pays(job: Job, shorter: float) -> bool:
-    """Return whether a job ends sooner by a restart that makes its iterations so much shorter; True if nobody knows."""
+    """Return whether a job ends sooner if a restart scales its iterations by ``shorter``; True if that is unknown."""
     if not job.request.iterations or not job.recent_s:
         return True
     left_s = (job.request.iterations - job.iteration) * median(job.recent_s)
@@ -177,7 +180,7 @@ def _placed(room: Room, request: JobRequest, members: int) -> tuple[list[Place],
 
 
 def _largest(room: Room, request: JobRequest, most: int) -> Size | None:
-    """Return the largest size, of at most so many members, that a job could start with; None if there is none."""
+    """Return the largest size, of at most ``most`` members, that fits into ``room``; None if none fits."""
     most = min(most, request.most_workers + request.most_servers)
     for members in range(most, 1, -1):
         if not _placed(room.copy(), request, members)[1]:
@@ -186,7 +189,7 @@ def _largest(room: Room, request: JobRequest, most: int) -> Size | None:
 
 
 def scaled(request: JobRequest, members: int) -> Size:
-    """Return about so many workers and servers, in the ratio that a job asks for and at least one of each."""
+    """Return ``members`` as (workers, servers), in the ratio that a job asks for and at least one of each."""
     workers = round(members * request.workers / (request.workers + request.servers))
     workers = min(max(1, workers), members - 1, request.most_workers)
     return workers, min(members - workers, request.most_servers)

@@ -1,4 +1,4 @@
-"""How the containers of a job are placed: what all policies have in common.
+"""Placing the containers of a job on nodes; shared by all policies.
 
 Source: EPS Algorithm 1 lines 2-6 and 31.
 """
@@ -14,14 +14,14 @@ from hscheduler.core.resources import Resources, Role
 from hscheduler.core.room import Room
 from hscheduler.core.words import count_of
 
-#: Jobs that may pass the head of the queue because they are smaller; then everybody waits with it.
+#: Smaller jobs that may start before the head of the queue; after that, all wait for it.
 MOST_PASSES = 3
-#: Jobs behind the head of the queue that are looked at.
+#: Jobs behind the head of the queue that are considered.
 MOST_TRIED = 100
 
 
 def interleaved(workers: int, servers: int) -> list[Role]:
-    """Return so many workers and servers in an order in which every beginning has about their ratio.
+    """Return workers and servers in an order whose every prefix has about their ratio.
 
     Source: EPS Algorithm 1 line 3 (free resources are divided by the ratio of workers to servers).
     """
@@ -39,15 +39,12 @@ def interleaved(workers: int, servers: int) -> list[Role]:
 
 
 def place(room: Room, request: JobRequest, roles: Iterable[Role]) -> tuple[list[Place], list[Role]]:
-    """Place containers of a job one after the other; return (what was placed, what did not fit).
-
-    Those that do not fit are left out, and the ones after them are tried.
-    """
+    """Place containers one after the other; return (the places, the roles that did not fit)."""
     placed, left = [], []
     too_large: list[Resources] = []
     for role in roles:
         need = request.resources(role)
-        # What did not fit before does not fit now.
+        # Room only shrinks here, so a size that did not fit before does not fit now.
         node = None if need in too_large else room.take(need)
         if node is None:
             left.append(role)
@@ -58,17 +55,17 @@ def place(room: Room, request: JobRequest, roles: Iterable[Role]) -> tuple[list[
 
 
 def roles_of(request: JobRequest, workers: int = 0, servers: int = 0) -> list[Role]:
-    """Return what a job needs to start, its master first: with so many members, by default what it asks for."""
+    """Return the roles that a job starts with, its master first; by default the size it asks for."""
     return [Role.MASTER, *interleaved(workers or request.workers, servers or request.servers)]
 
 
 def size_of(job: Job) -> tuple[int, int]:
-    """Return with how many workers and servers a queued job starts."""
+    """Return the number of workers and servers that a queued job starts with."""
     return job.restart_size or (job.request.workers, job.request.servers)
 
 
 def start_if_it_fits(view: AdmissionView, job: Job) -> Start | None:
-    """Return the start of a job where all that it asks for is free."""
+    """Return the start of a job if everything it asks for is free, else None."""
     room, places = view.room(), []
     for role in roles_of(job.request, *size_of(job)):
         node = room.take(job.request.resources(role))
@@ -79,7 +76,7 @@ def start_if_it_fits(view: AdmissionView, job: Job) -> Start | None:
 
 
 def start_in_what_is_free(view: AdmissionView, job: Job) -> Decision | None:
-    """Return the plan that starts a job where all that it asks for is free."""
+    """Return the plan that starts a job if everything it asks for is free, else None."""
     start = start_if_it_fits(view, job)
     if start is None:
         return None
@@ -92,9 +89,9 @@ _V = TypeVar("_V", bound=AdmissionView)
 def pass_the_head(
     view: _V, why: str, schedule: Callable[[_V, Job], Decision | None] = start_in_what_is_free
 ) -> Decision:
-    """Start a job behind the head of the queue, which does not fit for the reason given; or say that all wait.
+    """Start a job behind the head of the queue, which does not fit; or say that all wait.
 
-    A job that fits may pass the head a bounded number of times: it must not wait for ever.
+    Jobs may pass the head :data:`MOST_PASSES` times, so that it cannot starve.
 
     Parameters
     ----------
@@ -102,7 +99,7 @@ def pass_the_head(
     why : str
         Why the head waits.
     schedule : callable
-        Returns the plan that starts a job, if there is one.
+        Returns the plan that starts a job, or None.
     """
     head, others = view.queue[0], view.queue[1 : 1 + MOST_TRIED]
     if head.passed < MOST_PASSES:
@@ -110,7 +107,7 @@ def pass_the_head(
         tried = {latest}
         for job in others:
             needs = _needs(job)
-            # Most are alike: seen without asking for a hash.
+            # Most jobs have equal needs; comparing is cheaper than hashing.
             if needs == latest or needs in tried:
                 continue
             latest = needs
@@ -127,12 +124,12 @@ def pass_the_head(
 
 
 def _needs(job: Job) -> tuple[object, ...]:
-    """Return what decides whether a job fits."""
+    """Return the properties of a job that decide whether it fits."""
     return size_of(job), job.request.worker, job.request.server, job.request.master
 
 
 def listed(parts: Sequence[str]) -> str:
-    """Return parts of a sentence, joined; the rest of a long list is counted."""
+    """Return parts of a sentence, joined; of a long list the first six and the number of the others."""
     shown = list(parts[:6])
     if len(parts) > len(shown):
         shown.append(f"{len(parts) - len(shown)} more")

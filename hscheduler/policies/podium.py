@@ -1,9 +1,9 @@
-"""Algorithm 1 with a stricter stopping rule, of our own: who has finished keeps a place.
+"""Algorithm 1 with a stricter stopping rule (not from the paper): finished jobs count, too.
 
-EPS §6 counts the jobs that run: as soon as one of them finishes, the next newcomer goes on to its end, however bad it
-is, and in a sweep most of what finishes late is of that kind.  Here a sweep has as many places as its threshold, a job
-that finishes keeps the one that it has, and a running job goes on while its early feedback is among the best so many
-of both.  The job with the best early feedback always finishes, as with the paper's rule.
+EPS §6 counts running jobs only.  Once one of them finishes, the next job trains to its end, however bad it is; most
+jobs that finish late in a sweep are of that kind.  Here a sweep has ``threshold`` places.  A running job keeps training
+while its early feedback is among the ``threshold`` best of the running and the finished jobs.  As with the paper's
+rule, the job with the best early feedback always finishes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from hscheduler.policies.stopping import first_of
 
 @needing(takes=True)
 def podium(view: View) -> Decision:
-    """Decide as :func:`~hscheduler.policies.elastic.elastic`, but for who is stopped."""
-    return first_of(view, stop_whom_no_place_is_left, undo_growth, schedule)
+    """Decide like :func:`~hscheduler.policies.elastic.elastic`, with the stricter stopping rule."""
+    return first_of(view, stop_the_outranked, undo_growth, schedule)
 
 
-def stop_whom_no_place_is_left(view: View) -> Decision:
-    """Kill a job in the training phase when as many as the threshold are better, finished ones included."""
+def stop_the_outranked(view: View) -> Decision:
+    """Kill a job in the training phase if ``threshold`` running or finished jobs have better early feedback."""
     for sweep in view.sweeps():
         running = {job.number: job for job in view.in_training(sweep)}
         ranked = {job.number: job.feedback for job in running.values()} | dict(view.finished(sweep))
@@ -32,7 +32,7 @@ def stop_whom_no_place_is_left(view: View) -> Decision:
             job = running.get(number)
             if job is not None:
                 sentence = (
-                    f"{job.job_id} is killed: {threshold} jobs of {sweep} that finished or go on have better early "
+                    f"{job.job_id} is killed: {threshold} running or finished jobs of {sweep} have better early "
                     f"feedback than its {job.feedback:g}"
                 )
                 return Decision((Kill(job.job_id),), sentence)

@@ -1,10 +1,10 @@
-"""Priority scheduling in the way of Litz: running jobs, drawn by lot, give a random number of workers to the newcomer.
+"""Priority scheduling as in Litz: randomly chosen running jobs give a random number of workers to the new job.
 
 Source: EPS §6 and §7.1 ("the number of workers to be removed is random and the running jobs are randomly selected"; too
 few removed means another call, too many means idle resources; servers are never removed, nothing is added).
-Deviations, where the paper is silent: lots are drawn again only when what was asked for before has come; where no job
-has a worker to give, smaller jobs may pass the head (:func:`~hscheduler.policies.placing.pass_the_head`); and who could
-not let go of a worker is left alone for a while.
+Deviations, where the paper is silent: workers are drawn again only after the last draw has been released; if no job has
+a worker to give, smaller jobs may pass the head (:func:`~hscheduler.policies.placing.pass_the_head`); a job that
+refused to shrink is not drawn for some iterations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hscheduler.policies.placing import listed, pass_the_head, size_of, start_in
 
 @needing(takes=True)
 def priority(view: View) -> Decision:
-    """Start the head of the queue where it fits, or take random workers from random jobs."""
+    """Start the head of the queue if it fits, else take random workers from random jobs."""
     if not view.queue:
         return Decision()
     head = view.queue[0]
@@ -29,10 +29,10 @@ def priority(view: View) -> Decision:
         return now
     if view.releasing:
         on_the_way = counted(view.releasing, "container")
-        return Decision(waiting={head.job_id: f"queued: {on_the_way} to come, then lots are drawn again"})
+        return Decision(waiting={head.job_id: f"queued: waiting for {on_the_way} being released"})
     jobs = [job for job in view.running() if job.workers > 1 and job.may_shrink]
     if not jobs:
-        why = f"queued because {size} and a master are not free, and every job has one worker or cannot let go of more"
+        why = f"queued because {size} and a master are not free, and no job can give a worker"
         return pass_the_head(view, why)
     draw = Random(f"{view.seed}:{view.number_of_decision}")
     actions: list[Action] = []
@@ -42,4 +42,4 @@ def priority(view: View) -> Decision:
         names = tuple(container.container_id for container in view.containers(job, Role.WORKER)[:count])
         actions.append(Shrink(job.job_id, names))
         given.append(f"{job.job_id} gives {counted(count, 'worker')}")
-    return Decision(tuple(actions), f"for {head.job_id}, by lot: {listed(given)}")
+    return Decision(tuple(actions), f"for {head.job_id}, at random: {listed(given)}")

@@ -1,4 +1,4 @@
-"""The default parameter server: a job gets what it asks for, when that is free, and keeps it to its end.
+"""The default parameter server: a job starts once the size it asks for is free, and keeps it to its end.
 
 Source: EPS §6 ("the default PS"), §2.3 Fig. 2(a).
 """
@@ -12,7 +12,7 @@ from hscheduler.policies.stopping import stop_the_worst
 
 
 def static(view: View) -> Decision:
-    """Start the head of the queue where it fits."""
+    """Start the head of the queue if it fits."""
     if not view.queue:
         return Decision()
     head = view.queue[0]
@@ -21,6 +21,6 @@ def static(view: View) -> Decision:
 
 
 def static_stop(view: View) -> Decision:
-    """Do what :func:`static` does, with the stopping rule: what elasticity gains is seen apart from it."""
+    """Decide like :func:`static`, with the stopping rule: separates the gain of elasticity from that of the rule."""
     stop = stop_the_worst(view)
     return stop if stop.actions else static(view)

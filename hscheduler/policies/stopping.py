@@ -1,4 +1,4 @@
-"""The stopping rule: past the threshold the worst early feedback ends.
+"""The stopping rule: if more jobs train than the threshold allows, the one with the worst early feedback is killed.
 
 Source: EPS §6 ("when the number of running jobs is larger than the threshold, the one with the worst early feedback is
 killed").  Deviation: jobs are ranked within their sweep; jobs in the training phase are counted, as §1 defines the
@@ -13,7 +13,7 @@ from hscheduler.core.decisions import Decision, Kill, View
 
 
 def first_of(view: View, *rules: Callable[[View], Decision]) -> Decision:
-    """Return the decision of the first rule that wants something done; of the last one, whatever it is."""
+    """Return the decision of the first rule that has actions, else that of the last rule."""
     for rule in rules:
         decision = rule(view)
         if decision.actions:
@@ -22,7 +22,7 @@ def first_of(view: View, *rules: Callable[[View], Decision]) -> Decision:
 
 
 def stop_the_worst(view: View) -> Decision:
-    """Kill the worst job of a sweep that has more in the training phase than its threshold."""
+    """Kill the worst job of a sweep with more jobs in the training phase than its threshold."""
     for sweep, number in view.crowded():
         job = view.worst_in_training(sweep)
         sentence = (

@@ -6,6 +6,7 @@ Times are seconds since the sweep began.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean, median
@@ -109,6 +110,17 @@ def report(
         "numbers": [[_seconds(at_s - began_s), *numbers] for at_s, *numbers in record.numbers],
         "decisions": _decisions(record, records, sweep, began_s),
     }
+
+
+def closed(report: Mapping[str, Any], why: str) -> dict[str, Any]:
+    """Return the last report of a scheduler that was ended: its trials that had not ended were killed with it."""
+
+    def ended(each: Mapping[str, Any]) -> dict[str, Any]:
+        return {**each} if Phase(each["phase"]).ended else {**each, "phase": str(Phase.KILLED), "why": why}
+
+    trials = [{**ended(trial), "attempts": [ended(each) for each in trial["attempts"]]} for trial in report["trials"]]
+    phases = Counter(trial["phase"] for trial in trials)
+    return {**report, "trials": trials, "phases": {phase: phases[phase] for phase in Phase if phase.ended}}
 
 
 def _decisions(record: Timeline, trials: Mapping[str, TrialRecord], sweep: str, began_s: float) -> list[dict[str, Any]]:

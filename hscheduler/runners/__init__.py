@@ -280,7 +280,7 @@ def _to_its_end(
             raise Interrupted(Outcome(None, problems=(f"interrupted; {lost}; {stays}",))) from error
         problem = bring(known, shared, ended)
         problems = () if ended.is_over else (f"YARN has not ended {application.application_id} within {KILL_S:g} s",)
-        hints = () if ended.reports else ("interrupted: no trial had ended",)
+        hints = () if ended.reports else ("interrupted: no trial had begun",)
         problems = (*problems, *([problem] if problem else ()))
         raise Interrupted(Outcome(ended.reports.get(SWEEP), problems=problems, hints=hints)) from error
     except StorageError as error:

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from eps.core.types import Address
-from eps.errors import DeadlineError, EpsError, PeerUnavailableError
-from eps.net.calls.call import call, channel, error_of
-from eps.net.security.credentials import Security
+from eps.errors import DeadlineError, PeerUnavailableError
+from eps.net.calls.call import error_of
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import json_bytes
@@ -30,16 +27,11 @@ from hscheduler.core.jobs import Phase
 from hscheduler.live.submission import Submission
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerStub
-from hscheduler.service.directory import ServiceDir, parse_address
+from hscheduler.service.directory import ServiceDir
+from hscheduler.service.line import CALL_TIMEOUT_S, GIVE_UP_S, Line
 
-#: A service that does not answer is given up after so long; it may be being started again.
-GIVE_UP_S = 30.0
-CALL_TIMEOUT_S = 60.0
 #: A call waits for news at most this long; then it is made again.
 WAIT_S = 20.0
-RETRY_S = 0.1
-
-_make_stub: Callable[[grpc.Channel], HSchedulerStub] = HSchedulerStub
 
 
 @dataclass(frozen=True)
@@ -76,23 +68,14 @@ class SchedulerClient:
     def __init__(
         self, directory: ServiceDir | str | Path | None, address: str = "", give_up_s: float = GIVE_UP_S
     ) -> None:
-        self._directory = directory if isinstance(directory, ServiceDir) else ServiceDir.of(directory)
-        self._given = parse_address(address) if address else None
-        self._give_up_s = give_up_s
-        # Refused at once where it cannot be had.
-        self._security()
-        #: Who never answered, and does not run, is not waited for: nobody says that it is being started again.
-        self._has_answered = False
-        self._address: Address | None = None
-        self._channel: grpc.Channel | None = None
-        #: Of the two above: threads may share this.
-        self._lock = threading.Lock()
+        found = directory if isinstance(directory, ServiceDir) else ServiceDir.of(directory)
+        self._line = Line(found, address, give_up_s)
 
     # ---- jobs
 
     def open_sweep(self, opened: e.SweepOpened) -> None:
         """Say how the jobs of a sweep are ranked, which this client submits."""
-        self._call(
+        self._line.call(
             "OpenSweep",
             pb.OpenSweepRequest(
                 sweep=opened.sweep,
@@ -125,7 +108,7 @@ class SchedulerClient:
             settings_json=spec.to_json(),
             point_json=json.dumps(dict(point or {})),
         )
-        reply = self._call("SubmitJob", request, f"submit {request.job_id}")
+        reply = self._line.call("SubmitJob", request, f"submit {request.job_id}")
         values = json.loads(reply.job_json)
         submission = Submission(values["job_id"], values["sweep"], values["name"], spec, dict(point or {}))
         return _updated(submission, values)
@@ -144,7 +127,7 @@ class SchedulerClient:
             if left_s <= 0:
                 raise DeadlineError(f"the end of {submission.job_id}: not within {timeout_s:g} s")
             request = pb.GetJobRequest(job_id=submission.job_id, wait_s=min(left_s, WAIT_S))
-            reply = self._call("GetJob", request, f"the end of {submission.job_id}")
+            reply = self._line.call("GetJob", request, f"the end of {submission.job_id}")
             _updated(submission, json.loads(reply.job_json))
 
     def job(self, job_id: str) -> dict[str, Any]:
@@ -155,7 +138,7 @@ class SchedulerClient:
         JobNotFoundError
             There is none of that id.
         """
-        reply = self._call("GetJob", pb.GetJobRequest(job_id=job_id), f"job {job_id}")
+        reply = self._line.call("GetJob", pb.GetJobRequest(job_id=job_id), f"job {job_id}")
         return dict(json.loads(reply.job_json))
 
     def jobs(self, sweep: str = "") -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -168,7 +151,7 @@ class SchedulerClient:
         return self._list(pb.ListJobsRequest(sweep=sweep, going_on_only=True))
 
     def _list(self, request: pb.ListJobsRequest) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
-        reply = self._call("ListJobs", request, "list jobs")
+        reply = self._line.call("ListJobs", request, "list jobs")
         return [json.loads(text) for text in reply.job_json], json.loads(reply.scheduler_json), int(reply.num_left_out)
 
     def cancel(self, job_id: str, why: str) -> list[str]:
@@ -179,7 +162,7 @@ class SchedulerClient:
         JobNotFoundError
             There is neither.
         """
-        return list(self._call("Kill", pb.KillRequest(name=job_id, why=why), f"kill {job_id}").job_ids)
+        return list(self._line.call("Kill", pb.KillRequest(name=job_id, why=why), f"kill {job_id}").job_ids)
 
     def deliver(self, submission: Submission, request: RunRequest) -> None:
         """Write report and model of a job that is over where its user wants them.
@@ -211,7 +194,7 @@ class SchedulerClient:
             except grpc.RpcError as error:
                 raise error_of(error, what) from error
 
-        data = self._repeated(fetched, what)
+        data = self._line.repeated(fetched, what)
         write_public(location(path) if isinstance(path, str) else path, data)
 
     # ---- sweeps
@@ -227,11 +210,11 @@ class SchedulerClient:
         request = pb.RunSweepRequest(
             sweep=name or f"sweep-{uuid.uuid4().hex[:8]}", tables_json=json.dumps(tables, default=str)
         )
-        return str(self._call("RunSweep", request, "run a sweep").sweep)
+        return str(self._line.call("RunSweep", request, "run a sweep").sweep)
 
     def report(self, sweep: str = "", wait_s: float = 0.0) -> tuple[dict[str, Any], bool]:
         """Return the report of a sweep as it is, after at most ``wait_s`` seconds for its end, and whether it ended."""
-        reply = self._call(
+        reply = self._line.call(
             "GetReport", pb.GetReportRequest(sweep=sweep, wait_s=wait_s), f"report of {sweep}", wait_s + CALL_TIMEOUT_S
         )
         return json.loads(reply.report_json), bool(reply.ended)
@@ -248,7 +231,7 @@ class SchedulerClient:
                 except grpc.RpcError as error:
                     raise error_of(error, what) from error
 
-            stream, news = self._repeated(opened, what)
+            stream, news = self._line.repeated(opened, what)
             try:
                 while news is not None:
                     ended = news.ended
@@ -260,7 +243,7 @@ class SchedulerClient:
                 ours = error_of(error, what)
                 if not isinstance(ours, PeerUnavailableError):
                     raise ours from error
-                self._forget(self._channel)
+                self._line.close()
             finally:
                 stream.cancel()
 
@@ -271,73 +254,13 @@ class SchedulerClient:
 
     def close(self) -> None:
         """Close the connection; harmless when repeated."""
-        self._forget(self._channel)
+        self._line.close()
 
     def __enter__(self) -> SchedulerClient:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _call(self, method: str, request: Any, what: str, timeout_s: float = CALL_TIMEOUT_S) -> Any:
-        return self._repeated(lambda stub: call(getattr(stub, method), request, timeout_s, what), what)
-
-    def _repeated(self, attempt: Callable[[HSchedulerStub], Any], what: str) -> Any:
-        since_s: float | None = None
-        while True:
-            try:
-                found = self._attempted(attempt)
-                self._has_answered = True
-                return found
-            except PeerUnavailableError as error:
-                if not (self._has_answered or self._given or self._directory.is_running()):
-                    raise PeerUnavailableError(f"{what}: {self._directory.not_running()}") from error
-                now_s = time.monotonic()
-                since_s = now_s if since_s is None else since_s
-                if now_s - since_s > self._give_up_s:
-                    raise PeerUnavailableError(
-                        f"{what}: H-scheduler does not answer for {self._give_up_s:g} s ({error})"
-                    ) from error
-            time.sleep(RETRY_S)
-
-    def _attempted(self, attempt: Callable[[HSchedulerStub], Any]) -> Any:
-        line = self._line()
-        try:
-            return attempt(_make_stub(line))
-        except PeerUnavailableError:
-            self._forget(line)
-            raise
-        except ValueError as error:
-            # What gRPC says where another thread has closed the line in this very moment.
-            if isinstance(error, EpsError) or line is self._channel:
-                raise
-            raise PeerUnavailableError(f"the connection was closed: {error}") from error
-
-    def _security(self) -> Security:
-        """Return what client and service know each other by; a service that was restarted may listen otherwise."""
-        return self._directory.known_security(between_hosts=self._given is not None)
-
-    def _line(self) -> grpc.Channel:
-        address = self._given or self._directory.address()
-        with self._lock:
-            if self._channel is not None and address == self._address:
-                return self._channel
-            before = self._channel
-            self._address, self._channel = address, channel(address, self._security())
-            found = self._channel
-        if before is not None:
-            before.close()
-        return found
-
-    def _forget(self, line: grpc.Channel | None) -> None:
-        """Close a line, unless another thread has opened the next one; that one's calls go on."""
-        # Another thread's call over it ends as if nobody answered, and is made again.
-        with self._lock:
-            is_ours = line is self._channel
-            if is_ours:
-                self._channel = self._address = None
-        if is_ours and line is not None:
-            line.close()
 
 
 def _updated(submission: Submission, values: Mapping[str, Any]) -> Submission:

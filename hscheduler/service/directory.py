@@ -111,6 +111,11 @@ class ServiceDir:
         """Return whether the service is, or was, an application of YARN; its record says which."""
         return self._files.job_json.exists()
 
+    def application_id(self) -> str:
+        """Return the application of YARN that the service is, or was; empty where it is none."""
+        application = self._files.record().yarn.application
+        return "" if application is None else str(application["application_id"])
+
     def security(self, *, between_hosts: bool) -> Security:
         """Return how the service listens: on a Unix socket, or with certificates, which are made where there are none.
 

@@ -17,7 +17,7 @@ from eps.errors import ConfigError, StorageError
 from eps.job.client import Job
 from eps.net.calls.call import serve, stop
 from eps.storage.jobdir import list_jobs
-from hscheduler.live.job import END_TIMEOUT_S, BeforeEnd, nothing
+from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, nothing
 from hscheduler.live.on_yarn import on_yarn
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import trial_of
@@ -111,7 +111,7 @@ def past_report(directory: ServiceDir, sweep: str) -> dict[str, Any]:
         The directory cannot be used, or its record is damaged.
     """
     if not directory.record.exists():
-        raise ConfigError(f"{directory.path}: no H-scheduler was ever here")
+        raise ConfigError(f"there is no sweep {sweep!r}: no H-scheduler was ever in {directory.path}")
     with directory.lock(), closing(SqliteRecord(directory.record)) as record:
         if record.header is None:
             raise ConfigError(f"{directory.record}: it is empty")
@@ -121,8 +121,9 @@ def past_report(directory: ServiceDir, sweep: str) -> dict[str, Any]:
         scheduler = LiveScheduler(cluster.capacities(), live, record=record, takes_up=False)
         try:
             if sweep and not scheduler.look_ups.has_sweep(sweep):
-                known = ", ".join(scheduler.registry.sweeps) or "none"
-                raise ConfigError(f"sweep is {sweep!r}, but must be one of {known}")
+                jobs = scheduler.look_ups.submissions()
+                known = dict.fromkeys([*scheduler.registry.sweeps, *(job.sweep for job in jobs)])
+                raise ConfigError(f"sweep is {sweep!r}, but must be one of {', '.join(known) or 'none'}")
             return Sweeps(scheduler, cluster).report(sweep)
         finally:
             scheduler.close(leave=True)
@@ -311,7 +312,7 @@ class Service:
         if self._nodes is not None:
             self._nodes.close()
         if not self._leaves:
-            self.sweeps.end("H-scheduler ends")
+            self.sweeps.end(ENDS)
         self.scheduler.close(leave=self._leaves)
         self.sweeps.close()
         self._lock.close()

@@ -269,6 +269,7 @@ class SchedulerService(HSchedulerServicer):
         job = self._scheduler.state.jobs.get(submission.job_id)
         record = self._scheduler.registry.timeline.trials.get(submission.job_id)
         arrived_s = submission.arrived_s if record is None else record.arrived_s
+        latest = None if record is None or record.curve.last is None else record.curve.last[2]
         phase = submission.phase or (job.phase if job is not None else "submitted")
         return {
             "job_id": submission.job_id,
@@ -280,7 +281,10 @@ class SchedulerService(HSchedulerServicer):
             "is_over": submission.is_over,
             "is_stopped": submission.is_stopped,
             "has_started": submission.has_started,
+            "on": self._scheduler.settings.job_settings.get("on", submission.spec.on),
             "loss": None if submission.loss is None else spelt(submission.loss),
+            # Of the training data, as of the latest iteration.
+            "latest_loss": None if latest is None else spelt(latest),
             "feedback": None if submission.feedback is None else spelt(submission.feedback),
             # One more is said by a job that has measured what it ends with.
             "iteration": min(job.iteration if job is not None else submission.iteration, submission.spec.iterations),

@@ -1,1 +1,1 @@
-"""H-scheduler in virtual time: the same state and the same policies, with models in place of jobs."""
+"""H-scheduler in virtual time: the real scheduler and policies, with models in place of jobs."""

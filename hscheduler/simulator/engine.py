@@ -1,9 +1,9 @@
-"""A discrete-event driver of H-scheduler: it does what is commanded to jobs that are models, in virtual time.
+"""A discrete-event simulator that drives H-scheduler: it carries out the scheduler's commands on modelled jobs.
 
-Nothing is sampled while time passes: between two events of a job its speed is constant, so that its next milestone is
-computed, and a hundred thousand jobs are some hundred thousand events.
+Between two events of a job its speed is constant, so its next milestone can be computed and nothing is sampled.  A
+hundred thousand jobs take a few hundred thousand events.
 
-Source: design section 8 (the policy that is simulated is the policy that runs).
+The simulated scheduler and policies are the ones that run live.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from hscheduler.core.timeline import Timeline
 from hscheduler.simulator.models import Costs
 from hscheduler.simulator.workload import SimulatedJob
 
-#: Shares of an iteration that are nothing.
+#: Tolerance for sums of fractions of an iteration.
 _ROUNDING = 1e-6
 
 
 @dataclass(slots=True)
 class _Running:
-    """A job that computes, or is about to."""
+    """A job that trains or is about to."""
 
     job: SimulatedJob
     iteration: float = 0.0
-    #: Up to when ``iteration`` counts.
+    #: Virtual time at which ``iteration`` was computed.
     as_of_s: float = 0.0
-    #: Seconds of an iteration; 0.0 while it does not compute.
+    #: Seconds of an iteration; 0.0 while the job does not train.
     iteration_s: float = 0.0
-    #: It computes from then on.
+    #: Virtual time at which training continues after a pause.
     resumes_s: float = 0.0
-    #: Growths on their way, the oldest first: the containers of each.
+    #: Containers of each growth in progress, the oldest first.
     coming: deque[tuple[Container, ...]] = field(default_factory=deque)
-    #: Containers of members that have joined; some may be gone since.
+    #: Containers whose members have joined; some may have been removed since.
     joined: set[str] = field(default_factory=set)
-    #: Grows with every change: milestones that were computed before are of no use.
+    #: Incremented by every change; events of earlier versions are ignored.
     version: int = 0
-    #: Iterations up to which the scheduler knows what they took; it began with this size with the first one after them.
+    #: Iterations whose durations the scheduler knows.  The job's current size dates from this iteration.
     told: float = 0.0
-    #: Iterations after which enough of them are of this size to judge it, until then.
+    #: The iteration at which the current size can be judged; None once it is.
     judged_at: float | None = None
-    #: It has computed all of its iterations, and its containers are about to be free, whatever it is told.
+    #: Whether all iterations are complete.  Commands no longer matter; the containers are about to be released.
     finishing: bool = False
 
     def advance(self, now_s: float) -> None:
-        """Count the iterations up to now."""
+        """Advance ``iteration`` to the time ``now_s``."""
         begin_s = max(self.as_of_s, self.resumes_s)
         if self.iteration_s and now_s > begin_s:
             self.iteration = min(self.job.iterations, self.iteration + (now_s - begin_s) / self.iteration_s)
@@ -69,18 +69,18 @@ class Simulation:
         Name -> capacity.
     policy : Policy
     jobs : iterable of SimulatedJob
-        By arrival.
+        In the order of arrival.
     costs : Costs
     feedback_iteration : int
-        Source: EPS §6 (the 100th).
+        The iteration after which a job reports early feedback (EPS §6: the 100th).
     sweeps : iterable of SweepOpened
-        How sweeps are ranked, where that is not as usual.
+        Sweeps whose ranking or threshold is not the default.
     seed : int
-        Of policies that draw lots.
+        Seed of randomized policies.
     parallelism : int
-        Jobs that are not over at once, at most: the next comes when one is; 0 sets no limit.
+        Most jobs that are queued or running at once; the next one arrives when a job ends.  0 sets no limit.
     threshold : int, optional
-        Of sweeps that nothing is said of.
+        Threshold of sweeps that are not in ``sweeps``.
     """
 
     def __init__(
@@ -98,17 +98,17 @@ class Simulation:
         self.scheduler = Scheduler(nodes, policy, seed, threshold)
         self.record = Timeline()
         self.losses: dict[str, float] = {}
-        #: Events that have happened, milestones of jobs included.
+        #: Events processed so far, milestones of jobs included.
         self.num_events = 0
         self._costs = costs
         self._asks_how_far = needs_of(policy).progress
         self._feedback_iteration = feedback_iteration
         self._jobs = iter(jobs)
         self._parallelism = parallelism
-        #: Whether the next job's arrival waits for the end of another.
+        #: Whether the next arrival waits for a job to end.
         self._full = False
         self._running: dict[str, _Running] = {}
-        #: (time, order, what, version of the job that it is of, or 0).
+        #: (time, order, event or job id, version of the job or 0).
         self._heap: list[tuple[float, int, e.Event | str, int]] = []
         self._order = 0
         self.now_s = 0.0
@@ -117,12 +117,12 @@ class Simulation:
         self._next_arrival()
 
     def run(self) -> Timeline:
-        """Let everything happen; return the record.
+        """Run the simulation to its end; return the timeline.
 
         Raises
         ------
         RuntimeError
-            Jobs are left that nothing will ever happen to.
+            Some jobs never end: no event is left for them.
         """
         while self._heap:
             self.now_s, _, what, version = heapq.heappop(self._heap)
@@ -151,7 +151,7 @@ class Simulation:
             request = dataclasses.replace(job.request, iterations=job.iterations, restart_s=restart_s)
             self._at(max(job.arrives_s, self.now_s), e.JobSubmitted(request))
 
-    # ---- what happens
+    # ---- events
 
     def _happen(self, event: e.Event) -> None:
         if isinstance(event, e.JobStarted | e.GrowthDone | e.ContainersGone):
@@ -164,7 +164,7 @@ class Simulation:
             self._step(event)
 
     def _tell_how_far(self) -> None:
-        """Let jobs say how many iterations are complete, as real ones do all the time."""
+        """Report each job's completed iterations to the scheduler, as real jobs do continuously."""
         for job_id, running in list(self._running.items()):
             begin_s = max(running.as_of_s, running.resumes_s)
             if running.iteration_s and not running.finishing and self.now_s > begin_s:
@@ -181,7 +181,7 @@ class Simulation:
             self._obey(command)
 
     def _change_speed(self, event: e.Event, running: _Running) -> None:
-        """Let a job go on with the size that it has now."""
+        """Continue a job at its current size."""
         job_id = running.job.request.job_id
         job = self.scheduler.jobs[job_id]
         if not job.phase.runs:
@@ -200,13 +200,13 @@ class Simulation:
         self._plan_milestone(running)
 
     def _size(self, running: _Running) -> Size:
-        """Return how many workers and servers take part: neither who is to come nor who is gone."""
+        """Return how many workers and servers take part, without those that are joining or have left."""
         there = self.scheduler.ledger.of_job(running.job.request.job_id)
         roles = [container.role for container in there if container.container_id in running.joined]
         return roles.count(Role.WORKER), roles.count(Role.SERVER)
 
     def _plan_milestone(self, running: _Running) -> None:
-        """Compute when the job reaches what comes next."""
+        """Schedule the job's next milestone."""
         running.version += 1
         job_id = running.job.request.job_id
         targets = [float(running.job.iterations)]
@@ -228,7 +228,7 @@ class Simulation:
             self._finish(running)
             return
         running.advance(self.now_s)
-        # What was computed as a sum may lack the last bits.
+        # A sum of fractions may be off by rounding.
         iteration = int(running.iteration + _ROUNDING)
         whole = int(running.iteration - running.told + _ROUNDING)
         durations = (running.iteration_s,) * min(WATCHED_ITERATIONS, whole)
@@ -239,7 +239,7 @@ class Simulation:
         self._step(e.Iterated(job_id, iteration, durations))
         job = self.scheduler.jobs[job_id]
         if iteration >= self._feedback_iteration:
-            # With its last iteration too: a real job tells it before it ends.
+            # Also with its last iteration: a real job reports feedback before it ends.
             self._give_feedback(running)
         if running.finishing:
             self._complete(running)
@@ -265,14 +265,14 @@ class Simulation:
         feedback = running.job.feedback if self.scheduler.jobs[job_id].feedback is None else None
         self._step(e.JobEnded(job_id, Phase.FINISHED, "", feedback))
 
-    # ---- what is commanded
+    # ---- commands
 
     def _obey(self, command: e.Command) -> None:
         costs = self._costs
         match command:
             case e.StartJob(job_id, containers, resumes):
                 running = self._running[job_id]
-                # Of a part that has ended nobody comes any more.
+                # Growths of the run before the restart are void.
                 running.coming = deque([containers])
                 self._at(self.now_s + costs.start_s, e.JobStarted(job_id))
                 if resumes:
@@ -285,10 +285,10 @@ class Simulation:
             case e.EndJob(job_id, restarts, _):
                 running = self._running[job_id]
                 if running.finishing:
-                    # It ends anyhow, as a job does that was told too late.
+                    # The command comes too late: the job has completed its iterations.
                     return
                 running.advance(self.now_s)
-                # From its checkpoint it goes on with a whole iteration.
+                # It resumes from a checkpoint, which is taken between iterations.
                 running.iteration, running.iteration_s = float(int(running.iteration)), 0.0
                 running.version += 1
                 running.judged_at = None

@@ -1,14 +1,14 @@
-"""Models of speed and costs from reports of real sweeps.
+"""Fit models of speed and cost to reports of real sweeps.
 
-A report says, of every trial, how many iterations were measured at which size and how many seconds they took, when what
-was decided, and when it had come about.  Of these follow, as means, since a makespan is a sum:
+For each trial a report has the measured iterations and their seconds by size, the times of decisions, and the times at
+which these took effect.  The fit uses means, because a makespan is a sum:
 
-- an iteration's seconds: ``stretch_s`` for each split of the worker with most, which the job sleeps, and besides that
-  the terms of :class:`~hscheduler.simulator.models.SpeedModel`, by least squares without negative parts.  The fewest
-  terms are taken of which no other choice comes closer by more than a hundredth of an iteration: what sizes that were
-  seen cannot tell apart goes to the term that comes first, the fixed one before all.
-- what changes cost, from the decisions and what followed; how long a growth and a shrink take is a median, as decisions
-  about a job overlap and what came of which is not always clear.
+- Seconds of an iteration: ``stretch_s`` for each split of the worker with most (the job sleeps that long), plus the
+  terms of :class:`~hscheduler.simulator.models.SpeedModel`, by non-negative least squares.  The smallest set of terms
+  wins whose error is within a hundredth of an iteration of the best.  If the measured sizes cannot tell terms apart,
+  the earlier term wins, ``fixed_s`` first.
+- Costs of changes: from each decision to its effect.  Growth and shrink are medians, because decisions about one job
+  can overlap and their effects cannot always be told apart.
 
 Source: EPS §7.4 (the overhead of both approaches is measured).  Deviation: the paper simulates nothing.
 """
@@ -33,14 +33,14 @@ from hscheduler.core.jobs import Size
 from hscheduler.simulator.models import Costs, SpeedModel
 from hscheduler.spec import Spec
 
-#: A term that makes the error less by no more than this share of an iteration is left out.
+#: A term must reduce the error by more than this share of an iteration.
 WORTH_A_TERM = 0.01
 TERMS = ("fixed_s", "split_s", "exchange_s", "member_s")
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Iterations of one size: how long they took in the mean, and for how long they were looked at."""
+    """Iterations of one size: their mean duration and their total duration."""
 
     splits: int
     workers: int
@@ -53,15 +53,15 @@ class Measured:
 
 @dataclass(frozen=True)
 class Model:
-    """What real runs say of jobs.
+    """Speeds and costs that were fitted to real runs.
 
     Attributes
     ----------
     speeds : mapping
-        Model of ``eps run`` -> term -> seconds; ``stretch_s`` comes on top of ``split_s``.
+        Model of ``eps run`` -> term -> seconds; a job's ``stretch_s`` is added to ``split_s``.
     costs : Costs
     found : mapping
-        What it was found from: numbers of trials and iterations, and the relative error of each speed.
+        Number of trials and iterations that were used, and the relative error of each speed.
     """
 
     speeds: Mapping[str, Mapping[str, float]]
@@ -69,12 +69,12 @@ class Model:
     found: Mapping[str, Any]
 
     def speed(self, job: JobSpec) -> SpeedModel:
-        """Return how fast a job is.
+        """Return the speed of a job.
 
         Raises
         ------
         ConfigError
-            No run of its model was seen.
+            The reports have no run of the job's model.
         """
         if job.model not in self.speeds:
             raise ConfigError(f"model is {job.model!r}, but speeds were fitted for {', '.join(self.speeds)}")
@@ -84,7 +84,7 @@ class Model:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the model as a dict for JSON."""
         return {
             "speeds": {name: dict(terms) for name, terms in self.speeds.items()},
             "costs": dataclasses.asdict(self.costs),
@@ -93,12 +93,12 @@ class Model:
 
     @classmethod
     def read(cls, path: Path) -> Model:
-        """Read what :meth:`as_dict` gave.
+        """Read a JSON file of :meth:`as_dict`.
 
         Raises
         ------
         DataError
-            The file cannot be read, or is no such model.
+            The file cannot be read, or is not such a model.
         """
         values = read_json_file(path)
         try:
@@ -108,23 +108,23 @@ class Model:
             costs = Costs(**{name: float(value) for name, value in values["costs"].items()})
             return cls(speeds, costs, dict(values.get("found", {})))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"{path}: no model as hscheduler fit writes it ({error!r})") from None
+            raise DataError(f"{path}: not a model that hscheduler fit wrote ({error!r})") from None
 
 
 def read_json_file(path: Path) -> Any:
-    """Return what a JSON file holds.
+    """Return the content of a JSON file.
 
     Raises
     ------
     DataError
-        It cannot be read, or is no JSON.
+        The file cannot be read, or is not JSON.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
-        raise DataError(f"{path} is no report or model of hscheduler: it is not JSON ({error})") from None
+        raise DataError(f"{path}: not a report or model of hscheduler: it is not JSON ({error})") from None
 
 
 def reports_in(path: Path) -> list[dict[str, Any]]:
@@ -133,7 +133,7 @@ def reports_in(path: Path) -> list[dict[str, Any]]:
     Raises
     ------
     DataError
-        The file cannot be read, or has none.
+        The file cannot be read, or has no report.
     """
     values = read_json_file(path)
     if isinstance(values, dict) and isinstance(values.get("policies"), dict):
@@ -142,22 +142,22 @@ def reports_in(path: Path) -> list[dict[str, Any]]:
     if not found and isinstance(values, dict):
         found = [each for each in values.values() if isinstance(each, dict) and "trials" in each]
     if not found or not all({"policy", "makespan_s", "trials", "decisions", "spec"} <= set(each) for each in found):
-        raise DataError(f"{path}: no report of a sweep")
+        raise DataError(f"{path}: not a report of a sweep")
     return found
 
 
 def is_simulated(report: Mapping[str, Any]) -> bool:
-    """Return whether no trial of a report was a real job; those of earlier versions, which do not say, were."""
+    """Return whether a report comes from a simulation."""
     return bool(report["trials"]) and not any(trial.get("name", "?") for trial in report["trials"])
 
 
 def fit(reports: Sequence[Mapping[str, Any]]) -> Model:
-    """Return what reports of real sweeps say of their jobs.
+    """Fit a model to reports of real sweeps.
 
     Raises
     ------
     DataError
-        No iterations were measured in them.
+        The reports have no measured iterations.
     """
     by_model: dict[str, list[Measured]] = {}
     for report in reports:
@@ -191,23 +191,20 @@ def _measured(report: Mapping[str, Any]) -> Iterator[tuple[str, Measured]]:
 
 
 def spec_of(report: Mapping[str, Any]) -> Spec:
-    """Return the sweep's file that a report is of.
+    """Return the specification of a report's sweep.
 
     Raises
     ------
     DataError
-        The report does not say.
+        The report does not have it.
     """
     if report["spec"] is None:
-        raise DataError("the report does not say what sweep it is of")
+        raise DataError("the report has no specification of its sweep")
     return Spec.of(report["spec"])
 
 
 def fit_speed(measured: Sequence[Measured]) -> tuple[dict[str, float], float]:
-    """Return the terms of an iteration's seconds, and the relative error that is left (root of the mean square).
-
-    Every second that was looked at counts as much as any other.
-    """
+    """Return the terms of an iteration's seconds, and the relative error (root mean square, weighted by duration)."""
     most = np.array([-(-m.splits // m.workers) for m in measured], dtype=float)
     columns = {
         "fixed_s": np.ones(len(measured)),
@@ -274,7 +271,7 @@ def _ends(reports: Sequence[Mapping[str, Any]]) -> Iterator[float]:
     for report in reports:
         told_s = {(decision["sentence"]): decision["at_s"] for decision in report["decisions"]}
         for trial in report["trials"]:
-            # The sentence of the decision is why it ended.
+            # A killed trial's reason is the sentence of the decision.
             if trial["phase"] == "killed" and trial["why"] in told_s:
                 yield trial["finished_s"] - told_s[trial["why"]]
 
@@ -298,7 +295,7 @@ def _changes(reports: Sequence[Mapping[str, Any]]) -> Iterator[tuple[bool, float
         decided: dict[str, list[float]] = {}
         for decision in report["decisions"]:
             if decision.get("plan") == []:
-                # What happened, and was not decided.
+                # An event without a decision.
                 continue
             for job_id in decision["jobs"]:
                 decided.setdefault(job_id, []).append(decision["at_s"])
@@ -307,7 +304,7 @@ def _changes(reports: Sequence[Mapping[str, Any]]) -> Iterator[tuple[bool, float
                 continue
             changed_s = 0.0
             for at_s, before, after in _sizes_changed(trial):
-                # The first since the last change: a later one may be about what comes next.
+                # The first decision since the last change; a later one may belong to the next change.
                 told = [told_s for told_s in decided.get(trial["job_id"], ()) if changed_s < told_s <= at_s]
                 if told and changed_s:
                     yield sum(after) > sum(before), at_s - min(told)
@@ -315,7 +312,7 @@ def _changes(reports: Sequence[Mapping[str, Any]]) -> Iterator[tuple[bool, float
 
 
 def _restarts(reports: Sequence[Mapping[str, Any]], model: Model, start_s: float, end_s: float) -> Iterator[float]:
-    """Yield what each restart took besides its end, a declared delay, its start and its first iteration."""
+    """Yield the seconds of each restart without its end, a declared delay, its start and its first iteration."""
     for report in reports:
         spec = spec_of(report)
         ended_s = max(end_s, spec.sweep.kill_restart_s)

@@ -1,6 +1,6 @@
-"""How fast a simulated job is and what changing it costs.
+"""Models of a job's speed and of the cost of changing it.
 
-Every number is a parameter: they are fitted from real runs (:mod:`hscheduler.simulator.fit`), or declared.
+All numbers are parameters: fitted from real runs (:mod:`hscheduler.simulator.fit`) or declared.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ class SpeedModel:
     """Seconds of an iteration by the number of workers and servers.
 
     ``fixed_s + split_s * ceil(splits / workers) + exchange_s / servers + member_s * (workers + servers)``: an iteration
-    waits for the worker with most splits; its parameters come from servers that share them; every member is one more
-    to talk to.
+    waits for the worker with most splits, the servers share the exchange of parameters, and every member adds
+    messages.
 
     Source: EPS §2.2 (the steps of an iteration), §4.2 (communication can make a larger job slower).
     """
@@ -34,20 +34,20 @@ class SpeedModel:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds that changes take, and for which a job stands still meanwhile."""
+    """Seconds that changes of a job take."""
 
-    #: From the grant of its containers to the beginning of a job's first iteration.
+    #: From the grant of its containers to the start of a job's first iteration.
     start_s: float = 1.0
-    #: From the order to add until the newcomers take part.
+    #: From the command to add members until they take part.
     add_s: float = 0.5
-    #: From the order to remove until the containers are free.
+    #: From the command to remove members until their containers are free.
     remove_s: float = 0.2
-    #: The job stands still for so long, at every change of its size.
+    #: Pause of training at every change of size.
     pause_s: float = 0.02
-    #: From the order to end until all containers are free.
+    #: From the command to end a job until all its containers are free.
     end_s: float = 0.2
-    #: What a restart takes besides ``end_s`` and ``start_s``, or a declared delay.  Its checkpoint is of the iteration
-    #: that it ends with: what a real job computes again is a part of this.
+    #: Time of a restart besides ``end_s`` and ``start_s``, or a declared delay.  A simulated job loses no iterations
+    #: at a restart, so this includes the time in which a real job computes iterations again.
     restart_s: float = 0.5
     #: From a job's last iteration until its containers are free.
     finish_s: float = 0.0

@@ -1,19 +1,19 @@
-"""Workloads of Pollux: jobs whose speed and accuracy were measured by batch size.
+"""Pollux's workloads: jobs with measured speed and accuracy by batch size.
 
-The workload says when a job came, what it trains and with how many replicas; beside it lie, for some applications, the
-seconds of a step by replicas and batch size and the accuracy after each epoch by batch size.  What else a simulation
-needs is derived, by rules that are the same for all policies:
+A workload has each job's arrival, application and number of replicas.  For some applications the data set also has the
+seconds of a step by replicas and batch size, and the accuracy after each epoch by batch size.  The rest is derived, by
+rules that are the same for all policies:
 
-- A job of r replicas asks for r workers and r / 2 servers, rounded up, and has four splits for each worker, as jobs of
-  Philly do (:mod:`hscheduler.simulator.traces`).  Applications without measurements are left out.
-- The jobs of an application are a sweep over batch sizes: each draws one by lot of those whose accuracy was measured.
-  In the workload all jobs of an application have one or two: nothing would tell them apart.
-- An epoch is the same for all, so that a job with a larger batch has fewer steps.  It has
-  :data:`~hscheduler.simulator.traces.ITERATIONS` iterations, which together are as many steps as were measured.
-- A step takes ``a + b * batch / replicas + c * replicas`` seconds; a, b and c are fitted, by least squares of relative
-  errors, to all placements that were measured.
-- Early feedback is 1 - accuracy at the share of all iterations at which it is given, linear between epochs and from no
-  accuracy at the beginning; the loss is 1 - accuracy at the end.
+- A job with r replicas asks for r workers and r / 2 servers, rounded up, and has four splits for each worker, like jobs
+  of Philly (:mod:`hscheduler.simulator.traces`).  Applications without measurements are skipped.
+- The jobs of an application are a sweep over batch sizes: each draws a batch size with measured accuracy.  The
+  workload's own batch sizes do not vary enough within an application.
+- All jobs train the same number of epochs, so a larger batch means fewer steps.  A job has
+  :data:`~hscheduler.simulator.traces.ITERATIONS` iterations, which together are the measured steps.
+- A step takes ``a + b * batch / replicas + c * replicas`` seconds; a, b and c are fitted to all measured placements, by
+  least squares of relative errors.
+- Early feedback is 1 - accuracy at the feedback iteration, interpolated between epochs from 0 at the start.  The loss
+  is 1 - accuracy at the end.
 
 Source: Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning", OSDI 2021; files of
 its simulator (folders ``workloads`` and ``traces``).
@@ -36,25 +36,25 @@ from hscheduler.simulator.models import SpeedModel
 from hscheduler.simulator.traces import ITERATIONS, SPLITS_OF_A_WORKER, asked_for, rows_of
 from hscheduler.simulator.workload import SimulatedJob
 
-#: Columns of a workload; the first that other traces do not have tells what a file is.
+#: Columns of a workload.  Other traces lack the first one.
 COLUMNS = ("application", "name", "time", "num_replicas")
 
 
 @dataclass(frozen=True)
 class Application:
-    """What was measured of an application."""
+    """Measurements of an application."""
 
-    #: Seconds of a step: of each, of each sample of a replica, of each replica.
+    #: Seconds of a step: fixed, for each sample of a replica, for each replica.
     step_s: float
     sample_s: float
     replica_s: float
-    #: Batch size -> steps, and accuracies after so many.
+    #: Batch size -> steps, and the accuracies after them.
     curves: Mapping[int, tuple[np.ndarray, np.ndarray]]
 
     def speed(self, batch: int, workers: int, servers: int) -> SpeedModel:
-        """Return the speed of a job with a batch size that asks for so many workers and servers."""
+        """Return the speed of a job with this batch size that asks for these numbers of workers and servers."""
         splits, steps = SPLITS_OF_A_WORKER * workers, float(self.curves[batch][0][-1]) / ITERATIONS
-        # Servers grow with workers: what a replica costs is shared by its worker and its part of a server.
+        # Servers grow with workers, so a replica's cost is split between its worker and its share of a server.
         member_s = self.replica_s * workers / (workers + servers)
         return SpeedModel(
             splits, steps * self.sample_s * batch / splits, steps * self.step_s, member_s=steps * member_s
@@ -67,22 +67,22 @@ class Application:
 
 
 def read_pollux(path: Path, container: Resources, seed: int, feedback_iteration: int) -> list[SimulatedJob]:
-    """Return the jobs of a workload by arrival, by the rules of this module; the first comes at 0.
+    """Return the jobs of a workload by arrival, by the rules of this module; the first arrives at 0.
 
     Parameters
     ----------
     path : Path
-        A file of the folder ``workloads``; ``traces`` lies beside that folder.
+        A file in the folder ``workloads``, next to the folder ``traces``.
     container : Resources
-        Of a worker, a server or a master.
+        Size of a worker's, server's or master's container.
     seed : int
-        Of the batch sizes.
+        Seed of the batch sizes.
     feedback_iteration : int
 
     Raises
     ------
     DataError
-        A file cannot be read or is not what it should be, or no job is of an application that was measured.
+        A file cannot be read or has another format, or no job's application has measurements.
     """
     traces = path.absolute().parent.parent / "traces"
     known = {folder.name: read_application(folder) for folder in sorted(traces.glob("*")) if folder.is_dir()}
@@ -93,7 +93,7 @@ def read_pollux(path: Path, container: Resources, seed: int, feedback_iteration:
         try:
             arrives_s, workers = float(row["time"]), int(row["num_replicas"])
         except (TypeError, ValueError):
-            raise DataError(f"{path}, line {line}: {row!r} is no job") from None
+            raise DataError(f"{path}, line {line}: not a job: {row!r}") from None
         application = known.get(row["application"])
         if application is None or workers < 1:
             continue
@@ -103,22 +103,22 @@ def read_pollux(path: Path, container: Resources, seed: int, feedback_iteration:
         feedback, loss = application.error(batch, share), application.error(batch, 1.0)
         jobs.append(SimulatedJob(arrives_s, request, ITERATIONS, speed, feedback, loss))
     if not jobs:
-        raise DataError(f"{path}: no job of an application of which {traces} has measurements")
+        raise DataError(f"{path}: {traces} has no measurements for the applications of these jobs")
     jobs.sort(key=lambda job: job.arrives_s)
     return jobs
 
 
 def read_application(folder: Path) -> Application:
-    """Return what was measured of an application.
+    """Return the measurements of an application.
 
     Raises
     ------
     DataError
-        A file cannot be read, or is not what it should be.
+        A file cannot be read or has another format.
     """
     measured = []
     for line, row in rows_of(folder / "placements.csv", ("placement", "local_bsz", "step_time")):
-        # A digit for each node: how many replicas are on it.
+        # One digit for each node: its number of replicas.
         replicas = sum(map(int, re.findall(r"\d", row["placement"])))
         measured.append(_numbers(folder / "placements.csv", line, replicas, row["local_bsz"], row["step_time"]))
     for line, row in rows_of(folder / "scalability.csv", ("num_replicas", "local_bsz", "step_time")):
@@ -144,4 +144,4 @@ def _numbers(path: Path, line: int, *texts: str | int) -> list[float]:
     try:
         return [float(text) for text in texts]
     except (TypeError, ValueError):
-        raise DataError(f"{path}, line {line}: {texts!r} are no numbers") from None
+        raise DataError(f"{path}, line {line}: not numbers: {texts!r}") from None

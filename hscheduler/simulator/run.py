@@ -1,9 +1,9 @@
-"""A sweep's file, simulated: its jobs with models in place of training.
+"""Simulate the sweep of a file: its jobs are modelled instead of trained.
 
-What the file does not say is declared here: a job's iteration sleeps ``stretch_s`` for each active split, as real jobs
-do where that is set, besides a fixed time; early feedback and losses are drawn from the sweep's seed.  A model that was
-fitted from real runs replaces the first (:mod:`hscheduler.simulator.fit`), a report of a real run the second:
-:func:`simulate_like` lets the same points come at the same times, with the early feedback and losses that they had.
+By default an iteration takes ``stretch_s`` for each active split plus a fixed time, and early feedback and losses are
+drawn from the sweep's seed.  A model that was fitted to real runs replaces the speeds
+(:mod:`hscheduler.simulator.fit`).  The report of a real run replaces arrivals, early feedback and losses
+(:func:`simulate_like`).
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def simulate(spec: Spec, policy: str, costs: Costs | None = None, model: Model |
     costs : Costs, optional
         By default the model's, or the declared ones.
     model : Model, optional
-        Fitted from real runs.
+        Fitted to real runs.
     """
     points: dict[str, dict[str, Any]] = {}
     return _simulate(spec, policy, _jobs(spec, points, model), points, costs or costs_of(spec, model))
 
 
 def simulate_like(spec: Spec, real: Mapping[str, Any], policy: str, model: Model | None = None) -> dict[str, Any]:
-    """Simulate a sweep as it really was: its points at their times, with their early feedback and losses.
+    """Simulate a real run of a sweep: the same points arrive at the same times, with the same feedback and losses.
 
-    Trials that never iterated are left out: they were refused, or failed at once.  One that was killed has no loss:
-    should it finish here, its early feedback stands for that.  One that failed, or was ended before its early feedback,
-    held its containers until then: it ends here after as many iterations.  A metric that is no number is the worst.
+    Trials without iterations (refused, or failed at once) are skipped.  A trial that was killed in the real run has no
+    final loss; if it finishes here, its early feedback is used.  A trial that failed, or ended before its early
+    feedback, ends here after as many iterations.  NaN ranks worst.
 
     Parameters
     ----------
@@ -59,24 +59,24 @@ def simulate_like(spec: Spec, real: Mapping[str, Any], policy: str, model: Model
     real : mapping
         The report of a real run.
     policy : str
-        Its own, or another.
+        The policy of the real run, or another.
     model : Model, optional
 
     Returns
     -------
     dict
-        A report, with ``like``: the makespans, the predicted one over the real one, and how many trials were left out.
+        A report, with ``like``: both makespans, predicted over real, and the number of skipped trials.
 
     Raises
     ------
     DataError
-        No trial is left.
+        All trials were skipped.
     """
     trials = sorted((t for t in real["trials"] if t["iterations"]), key=lambda t: float(t["arrived_s"]))
     if not trials:
         raise DataError("no trial of the report has iterated: there is nothing to simulate")
     points = {str(trial["job_id"]): dict(trial["point"]) for trial in trials}
-    # They come when they came, whatever they waited for.
+    # Arrivals are given, so nothing else may limit them.
     alone = dataclasses.replace(spec, sweep=dataclasses.replace(spec.sweep, parallelism=0))
     found = _simulate(alone, policy, _jobs_like(spec, trials, model), points, costs_of(spec, model))
     found["like"] = {
@@ -106,16 +106,16 @@ def _simulate(
 
 
 def simulate_trace(spec: Spec, jobs: list[TraceJob], policy: str) -> dict[str, Any]:
-    """Simulate jobs of a trace on a sweep's cluster; return the report.
+    """Simulate the jobs of a trace on a sweep's cluster; return the report.
 
-    Of the sweep count the feedback iteration, the seed, and the threshold, which holds for each sweep of the trace;
-    where it has none, as many jobs of one go on as fit the cluster as they ask.
+    Of the sweep's settings, the feedback iteration, the seed and the threshold apply.  The threshold holds for each
+    sweep of the trace; by default it is the number of jobs that fit the cluster at the size they ask for.
     """
     return simulate_jobs(spec, workload(jobs, spec.cluster.container(), spec.sweep.seed), policy)
 
 
 def simulate_jobs(spec: Spec, jobs: Iterable[SimulatedJob], policy: str) -> dict[str, Any]:
-    """Simulate any jobs on a sweep's cluster; return the report.  What counts is as in :func:`simulate_trace`."""
+    """Simulate any jobs on a sweep's cluster, with the settings of :func:`simulate_trace`; return the report."""
     simulation = Simulation(
         spec.cluster.capacities(),
         POLICIES[policy],
@@ -146,12 +146,12 @@ def _report(
 
 
 def costs_of(spec: Spec, model: Model | None = None) -> Costs:
-    """Return what changes cost, with the restart that a sweep declares: from the order to end until it has ended."""
+    """Return the costs of changes.  A sweep may declare the seconds of a restart, from the command to the job's end."""
     costs = Costs() if model is None else model.costs
     if spec.sweep.kill_restart_s < 0:
         return costs
     declared_s = max(0.0, spec.sweep.kill_restart_s - costs.end_s)
-    # What is computed again was measured; without a model it is a part of what is declared.
+    # A model has measured the iterations that are computed again; without one, the declared time includes them.
     return dataclasses.replace(costs, restart_s=declared_s + (0.0 if model is None else costs.restart_s))
 
 
@@ -161,7 +161,7 @@ def _speed(job: JobSpec, model: Model | None) -> SpeedModel:
 
 def _jobs(spec: Spec, points: dict[str, dict[str, Any]], model: Model | None) -> Iterator[SimulatedJob]:
     seed = spec.sweep.seed
-    # Streams of their own: the same jobs come at the same times whatever else is drawn.
+    # Separate random streams, so that arrivals do not depend on other draws.
     arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{seed}"))
     drawn = qualities(Random(f"qualities:{seed}"))
     searched = spec.points()

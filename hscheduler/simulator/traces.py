@@ -1,14 +1,14 @@
-"""Workloads of real clusters, from traces of their jobs.
+"""Workloads from traces of real clusters.
 
-A trace says when a job came, how many devices it had, and how long it ran; what else a simulation needs is derived, by
-rules that are the same for all policies:
+A trace has each job's arrival, number of devices and duration.  The rest is derived, by rules that are the same for all
+policies:
 
-- A job of g devices asks for g workers and g / 2 servers, rounded up (EPS §6: eight workers and four servers).
-- It has :data:`ITERATIONS` iterations, and four splits for each worker that it asks for; of the size that it asks for,
-  they take as long as the job ran.  Time is shared by splits, so that twice the workers take half of it.
-- Jobs of one user group and size, of which each came within :data:`SAME_SWEEP_S` of the one before, are a sweep:
-  bursts of alike jobs are the mark of a hyperparameter search.
-- Early feedback and losses are drawn by lot (:func:`hscheduler.simulator.workload.qualities`).
+- A job with g devices asks for g workers and g / 2 servers, rounded up (EPS §6: eight workers and four servers).
+- A job has :data:`ITERATIONS` iterations and four splits for each worker that it asks for.  At the size it asks for it
+  takes as long as in the trace; twice the workers take half the time.
+- Jobs of one user group and size form a sweep if each arrived within :data:`SAME_SWEEP_S` of the one before: bursts of
+  similar jobs are typical of a hyperparameter search.
+- Early feedback and losses are random (:func:`hscheduler.simulator.workload.qualities`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hscheduler.simulator.workload import SimulatedJob, qualities
 ITERATIONS = 1000
 SAME_SWEEP_S = 60.0
 SPLITS_OF_A_WORKER = 4
-#: A job may grow to so many times what it asks for.
+#: A job may grow to this multiple of the size it asks for.
 MOST_GROWTH = 4
 
 _PHILLY = ("timestamp", "duration", "num_gpus", "cluster")
@@ -48,7 +48,7 @@ class TraceJob:
 
 
 def columns_of(path: Path) -> list[str]:
-    """Return the columns of a CSV file.  Raises as :func:`rows_of`."""
+    """Return the columns of a CSV file; raises like :func:`rows_of`."""
     try:
         with _opened(path) as lines:
             return next(csv.reader(lines), [])
@@ -57,12 +57,12 @@ def columns_of(path: Path) -> list[str]:
 
 
 def rows_of(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield (line number, row) of a CSV file, which may be packed by gzip.
+    """Yield (line number, row) of a CSV file, which may be gzipped.
 
     Raises
     ------
     DataError
-        The file cannot be read, or lacks a column; with file, line and text.
+        The file cannot be read or lacks a column; the message names file and line.
     """
     try:
         with _opened(path) as lines:
@@ -81,9 +81,9 @@ def _opened(path: Path) -> TextIO:
 
 
 def read_philly(path: Path) -> list[TraceJob]:
-    """Return the jobs of a trace in the form of Philly's (columns timestamp, duration, num_gpus, cluster), by arrival.
+    """Return the jobs of a trace in Philly's format (columns timestamp, duration, num_gpus, cluster), by arrival.
 
-    The first comes at 0.  Jobs that ran for no time are left out.
+    The first job arrives at 0.  Jobs of zero duration are skipped.
 
     Source: Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", ATC 2019; the
     columns are those of the file that the authors of Pollux (OSDI 2021) derived from it.
@@ -91,17 +91,17 @@ def read_philly(path: Path) -> list[TraceJob]:
     Raises
     ------
     DataError
-        The file cannot be read or is no such trace; with file, line and text.
+        The file cannot be read or is not such a trace; the message names file and line.
     """
     rows: list[tuple[float, TraceJob]] = []
     for line, row in rows_of(path, _PHILLY):
         try:
             at = datetime.fromisoformat(row["timestamp"])
-            # Where no time zone is named this machine's, which may leave an hour out, must not be taken for it.
+            # Without a time zone, assume UTC: local time may skip an hour.
             at_s = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
             duration_s, devices = float(row["duration"]), int(row["num_gpus"])
         except (TypeError, ValueError):
-            raise DataError(f"{path}, line {line}: {row!r} is no job") from None
+            raise DataError(f"{path}, line {line}: not a job: {row!r}") from None
         if duration_s > 0 and devices > 0:
             rows.append((at_s, TraceJob(0.0, duration_s, devices, row["cluster"])))
     if not rows:
@@ -112,16 +112,16 @@ def read_philly(path: Path) -> list[TraceJob]:
 
 
 def asked_for(job_id: str, sweep: str, workers: int, container: Resources) -> JobRequest:
-    """Return what a job of a trace asks for: a server for every two workers."""
+    """Return the request of a job of a trace, with one server for every two workers."""
     servers = -(-workers // 2)
     most = MOST_GROWTH * workers, MOST_GROWTH * servers
     return JobRequest(job_id, sweep, workers, servers, container, container, container, *most)
 
 
 def workload(jobs: list[TraceJob], container: Resources, seed: int) -> Iterator[SimulatedJob]:
-    """Yield jobs of a trace as a simulation needs them, by the rules of this module."""
+    """Yield the jobs of a trace for a simulation, by the rules of this module."""
     drawn = qualities(Random(f"qualities:{seed}"))
-    #: (group, devices) -> the sweep that is going on, and when its latest job came.
+    #: (group, devices) -> the current sweep and the arrival of its latest job.
     sweeps: dict[tuple[str, int], tuple[str, float]] = {}
     for number, job in enumerate(jobs, 1):
         kind = job.group, job.num_devices

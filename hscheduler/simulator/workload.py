@@ -1,4 +1,4 @@
-"""Jobs to simulate: when they come, what they ask for, how good they are."""
+"""Jobs to simulate: their arrivals, requests, and losses."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class SimulatedJob:
     request: JobRequest
     iterations: int
     speed: SpeedModel
-    #: Its early feedback, and what it ends with.
+    #: Early feedback and final loss.
     feedback: float
     loss: float
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """How trials come: all at once, or with exponential gaps.
+    """Arrivals of trials: all at once, or with exponential gaps.
 
     Source: EPS §6 ("the jobs are submitted in an exponential distribution").
     """
@@ -42,9 +42,9 @@ class Arrival:
 
 
 def qualities(draw: Random) -> Iterator[tuple[float, float]]:
-    """Yield (early feedback, final loss) of jobs: losses from 0.1 to 1, early feedback somewhat above and not exact.
+    """Yield (early feedback, final loss) of jobs.
 
-    The order of early feedback is that of the final losses but for noise of a tenth of the range.
+    Final losses are uniform between 0.1 and 1.  Early feedback is 0.3 above them, with noise of a tenth of the range.
     """
     while True:
         loss = draw.uniform(0.1, 1.0)

@@ -110,7 +110,7 @@ class _Planner:
             self.sentences.append(f"{application} waits: {limit}; others shrinking would not help")
             return ()
         request, wanted = _request(application)
-        need = self._counted(_total(request))
+        need = self._snapshot.counted(_total(request))
         view = _YarnView(self._snapshot, self._facts, Job(request, 0), partition, application, need, self._promised)
         decision = start_with_fewest(view, view.queue[0]) or schedule_incoming(view)
         shrinks = [action for action in decision.actions if isinstance(action, Shrink)]
@@ -135,11 +135,8 @@ class _Planner:
     def _promise(self, decision: Decision, request: JobRequest) -> None:
         for action in decision.actions:
             for promised in action.places if isinstance(action, Start) else ():
-                size = self._counted(request.resources(promised.role))
+                size = self._snapshot.counted(request.resources(promised.role))
                 self._promised[promised.node] = self._promised.get(promised.node, NOTHING) + size
-
-    def _counted(self, size: Resources) -> Resources:
-        return size if self._snapshot.counts_cores else replace(size, vcores=0)
 
 
 def _fought_over(snapshot: Snapshot) -> list[str]:
@@ -295,7 +292,7 @@ class _YarnView:
         promised: Mapping[str, Resources],
     ) -> None:
         self.queue: Sequence[Job] = [head]
-        self._cores = snapshot.counts_cores
+        self._cores, self._counted = snapshot.counts_cores, snapshot.counted
         if not self._cores:
             worker, server, master = map(self._counted, (head.request.worker, head.request.server, head.request.master))
             head.request = replace(head.request, worker=worker, server=server, master=master)
@@ -353,9 +350,6 @@ class _YarnView:
             self.elsewhere += [label for label in labels[:-1] if label != self.label]
         self._jobs.append(job)
         self._containers[application.application_id] = there
-
-    def _counted(self, size: Resources) -> Resources:
-        return size if self._cores else replace(size, vcores=0)
 
     def amount(self, size: Resources) -> str:
         """Return an amount in words, as far as it counts."""

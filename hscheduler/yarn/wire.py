@@ -154,6 +154,10 @@ class Snapshot:
     queues: tuple[Queue, ...] = ()
     users: tuple[User, ...] = ()
 
+    def counted(self, size: Resources) -> Resources:
+        """Return what counts of a size."""
+        return size if self.counts_cores else replace(size, vcores=0)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

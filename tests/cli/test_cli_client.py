@@ -270,7 +270,7 @@ def test_status_of_a_job_without_a_report_says_as_of_when_it_is(fake: FakeJob) -
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1_800_000_000.5))
     assert told[:3] == [
         "fake: failed (the disk is full)",
-        f"  what follows is older than its end: it is as of {when}",
+        f"  last known, at {when}:",
         "  clock 40 of 200, membership version 1",
     ]
 
@@ -287,7 +287,7 @@ def test_status_of_a_job_with_a_report_is_not_old(fake: FakeJob) -> None:
     with Job.find("fake") as job:
         found = job.status()
     assert (found["clock"], found["as_of_s"]) == (200, None)
-    assert "older" not in status_text(found)
+    assert "last known" not in status_text(found)
 
 
 def test_status_of_an_ended_job_has_the_form_of_a_running_one(fake: FakeJob) -> None:

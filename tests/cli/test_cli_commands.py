@@ -51,7 +51,7 @@ def test_a_job_on_yarn_says_its_application_and_where_its_model_will_be(
 ) -> None:
     note_application(fake.dir, "application_1_0001")
     monkeypatch.setattr(Job, "_look_for_application", lambda job: False)
-    monkeypatch.setattr(run, "_begun", lambda request, detach: Job(fake.dir))
+    monkeypatch.setattr(run, "_started", lambda *request, detach: Job(fake.dir))
     assert main(["submit", "--name", "fake", "--data", "sklearn:digits", "--model", "softmax"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first == "fake: application_1_0001; follow it with: eps status fake"
@@ -191,6 +191,11 @@ def test_refused_change_ends_with_3(fake: FakeJob, capsys: pytest.CaptureFixture
             ["run", "--image", "mine", "--data", "x"],
             2,
             "image is 'mine', but only containers of docker have one: the job",
+        ),
+        (
+            ["run", "--queue", "batch", "--lifetime", "60", "--data", "x"],
+            2,
+            "lifetime is 60.0, but the job is on local: that (and queue) is for jobs on YARN only; add --on yarn, or",
         ),
         (["run", "--model", "/nowhere/my.py:Net", "--data", "x"], 2, "/nowhere/my.py does not exist"),
         (["run", "--data", "a\x1b[31m"], 2, "a\\x1b[31m: no such file"),
@@ -617,5 +622,5 @@ def test_a_job_is_said_to_go_on_where_it_can_and_is_not_overwritten_then(
     if resumable:
         assert main(["run", "--name", "job", "--quiet", "--data", "sklearn:iris", "--model", "softmax"]) == 2
         told = capsys.readouterr().err
-        assert told.startswith("eps: job 'job' stopped before its end: go on with it (eps resume job), choose another")
+        assert told.startswith("eps: job 'job' stopped before its end: continue it (eps resume job), choose another")
         assert directory.record().end is not None and directory.record().spec == {}

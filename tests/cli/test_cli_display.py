@@ -224,7 +224,7 @@ def test_summary_tells_metrics_changes_ledger_and_model() -> None:
 
 
 def test_summary_says_which_changes_that_were_asked_for_beforehand_did_not_happen() -> None:
-    reason = "still waiting for containers when remove-workers=1 was asked"
+    reason = "still waiting for containers when remove-workers=1 was requested"
     at = {"operation": "add-servers", "asked": 1, "asked_at": 60, "phase": "aborted", "reason": reason}
     by_hand = {**at, "asked_at": None}
     changes = [change_of(asked_at=40), {**change_of(2, "aborted"), **at}, {**change_of(3, "aborted"), **by_hand}]
@@ -323,7 +323,7 @@ def test_lost_members_are_told_with_what_came_of_it() -> None:
 def test_a_job_that_goes_back_says_where_to_and_why_once() -> None:
     stream = io.StringIO()
     display = PlainDisplay(stream, now_s=lambda: 0.0)
-    away, alone = "ended while the job master was away", "exited with code 1: M ends: the job master is gone"
+    away, alone = "ended while the job master was down", "exited with code 1: M ends: the job master is gone"
     torn = "server-4 cannot read checkpoint 0001-00000050: a byte is wrong"
     back = {"clock": 27, "to_clock": 0, "seconds": 3.0, "unreadable": ""}
     first = {

@@ -244,9 +244,7 @@ def test_checkpoints_on_another_file_system_are_refused_and_are_no_folder_here(
 ) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    known = (
-        f"checkpoint_dir: {place!r} is on no file system that EPS knows: expected a path here, or hdfs://, webhdfs://"
-    )
+    known = f"checkpoint_dir: {place!r} is on no file system that EPS supports: expected a local path, or hdfs://, webhdfs://"
     for spec in (
         JobSpec(data="sklearn:iris", model="softmax", checkpoint_dir=place),
         in_file(tmp_path / "job.toml", place),
@@ -254,7 +252,7 @@ def test_checkpoints_on_another_file_system_are_refused_and_are_no_folder_here(
         with pytest.raises(ConfigError) as raised:
             prepare_job(RunRequest.of_spec(spec, "job"))
         assert str(raised.value).startswith(known)
-    with pytest.raises(ConfigError, match="is on no file system that EPS knows"):
+    with pytest.raises(ConfigError, match="is on no file system that EPS supports"):
         check_results(RunRequest(JobSpec(), export=place))
     assert list(Path.cwd().iterdir()) == [] and not (home / "jobs" / "job").exists()
 
@@ -268,7 +266,7 @@ def in_file(path: Path, place: str) -> JobSpec:
 def test_a_folder_is_taken_once(hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path) -> None:
     for folder in (remote / "c/job", tmp_path / "c" / "job"):
         claim(folder, "one:/jobs/job")
-        with pytest.raises(JobExistsError, match=r"checkpoint_dir: .*/c/job is of the job one:/jobs/job: choose"):
+        with pytest.raises(JobExistsError, match=r"checkpoint_dir: .*/c/job belongs to job one:/jobs/job: choose"):
             claim(folder, "two:/jobs/job")
         write_public(folder / "left", b"")
         claim(folder, "one:/jobs/job")
@@ -287,7 +285,7 @@ def test_checkpoints_of_another_home_are_not_touched_and_those_of_a_stopped_job_
     place = first.runtime.checkpoints
     assert str(place) == f"{remote}checkpoints/job" and first.runtime.spec.checkpoint_dir == f"{remote}checkpoints"
     hdfs.put(f"{place.path}/0001-00000040/manifest.json", b"{}")
-    with pytest.raises(JobExistsError, match=r"'job' stopped before its end: go on with it"):
+    with pytest.raises(JobExistsError, match=r"'job' stopped before its end: continue it"):
         prepare_job(request_for(remote))
     assert f"{place.path}/0001-00000040/manifest.json" in hdfs.nodes
     # While HDFS is away nobody can tell whose a folder is.
@@ -299,7 +297,7 @@ def test_checkpoints_of_another_home_are_not_touched_and_those_of_a_stopped_job_
     hdfs.faults.clear()
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("EPS_HOME", str(tmp_path / "other"))
-        with pytest.raises(JobExistsError, match=r"is of the job .*/jobs/job: choose another name"):
+        with pytest.raises(JobExistsError, match=r"belongs to job .*/jobs/job: choose another name"):
             prepare_job(request_for(remote, anew=True))
     prepare_job(request_for(remote, anew=True)).lock.close()
     assert f"{place.path}/0001-00000040/manifest.json" not in hdfs.nodes
@@ -336,7 +334,7 @@ def test_jobs_without_a_name_of_several_machines_share_no_folder(
     owners = [hdfs.nodes[f"/home/checkpoints/{name}/{OWNER}"].content.partition(b":")[0] for name in found]
     assert owners == [b"laptop", b"edge", b"laptop", b"edge"]
     # A name that somebody gives is meant.
-    with pytest.raises(JobExistsError, match="softmax-1 is of the job laptop:"):
+    with pytest.raises(JobExistsError, match="softmax-1 belongs to job laptop:"):
         prepared_in(place, "softmax-1")
 
 
@@ -364,7 +362,7 @@ def test_a_machine_that_is_called_otherwise_has_its_folders_still(
     hdfs.put(owner, b"elsewhere:/jobs/job\n")
     hdfs.put(f"/home/checkpoints/other/{OWNER}", b"before:/jobs/other\n")
     for name in ("job", "other"):
-        with pytest.raises(JobExistsError, match="is of the job"):
+        with pytest.raises(JobExistsError, match="belongs to job"):
             prepared_in(place, name, anew=True)
     assert hdfs.nodes[owner].content.startswith(b"elsewhere:")
 

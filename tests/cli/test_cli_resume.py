@@ -115,7 +115,7 @@ def test_a_record_that_is_damaged_beside_its_settings_does_not_stop_a_job(
     stopped.job_json.write_bytes(stopped.job_json.read_bytes().replace(b'"phase": "prepared"', b'"phase": "ended"'))
     assert main(["status", "a9a"]) == EXIT_FAILED
     (told,) = capsys.readouterr().err.splitlines()
-    assert str(stopped.job_json) in told and "eps resume a9a goes on from its latest checkpoint" in told
+    assert str(stopped.job_json) in told and "eps resume a9a restarts from its latest checkpoint" in told
     resumed = prepare_resume("a9a")
     assert str(stopped.job_json) in resumed.warnings[0] and stopped.record().runtime is not None
     resumed.prepared.lock.close()
@@ -129,7 +129,7 @@ def test_a_record_without_its_settings_is_told_in_one_line_with_what_can_be_done
     stopped.job_json.write_bytes(content)
     assert main([command, "a9a"]) == EXIT_FAILED
     (told,) = capsys.readouterr().err.splitlines()
-    assert told.startswith(f"eps: {stopped.job_json}: ") and "eps run --name a9a --anew begins in its place" in told
+    assert told.startswith(f"eps: {stopped.job_json}: ") and "eps run --name a9a --anew replaces it" in told
 
 
 def test_settings_that_are_not_what_their_checksum_says_are_not_gone_on_with(

@@ -73,7 +73,7 @@ def test_what_a_container_gets_may_differ_by_role() -> None:
         ({"execution": "worker=now"}, "must name guaranteed or opportunistic"),
         ({"execution": "opportunistic"}, "starts application masters as guaranteed"),
         ({"priority": -2}, "priority is -2, but must be 0 to 2147483647, or -1: the queue's own"),
-        ({"lifetime_s": -1.0}, "lifetime_s is -1.0, but must be at least 0 and finite"),
+        ({"lifetime_s": -1.0}, "lifetime is -1 s, but must be at least 0 s and finite"),
         ({"acl": ("read=ann",)}, "acl is 'read=ann', but must be view=WHO or modify=WHO: users joined by commas"),
         ({"acl": ("view=",)}, "acl is 'view=', but must be"),
         ({"acl": ("view=ann bob eve",)}, "acl is 'view=ann bob eve', but must be"),

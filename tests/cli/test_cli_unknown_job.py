@@ -52,20 +52,31 @@ def test_job_whose_folder_was_removed_is_told_by_its_application(
     told = capsys.readouterr().err
     assert "no job 'a9a' in" in told and f"YARN has {APP} (of ada, running) of that name" in told
     assert f"yarn application -kill {APP} ends it" in told and f"{APP}1" not in told
-    (theirs,) = re.findall(r"what it has on HDFS \('\.eps/jobs/(\S+)' \.eps/checkpoints/a9a\) stays then", told)
+    (theirs,) = re.findall(
+        r"what it has on HDFS \('\.eps/jobs/(\S+)' \.eps/checkpoints/a9a\) stays then; .*--staging", told
+    )
     # A command for a shell takes nothing of a job that runs beside it, such as the next without a name.
     assert [fnmatchcase(staged_name(name, APP), theirs) for name in ("a9a", "a9a-2", "a9a-2-b")] == [True, False, False]
     ((method, path, query, _),) = cluster.asked
     assert (method, path) == ("GET", "apps") and "RUNNING" in query and "FINISHED" not in query
 
 
-@pytest.mark.parametrize("answer", [(200, {"apps": None}), (500, "no"), (200, "no JSON")], ids=str)
-def test_where_yarn_has_nothing_of_that_name_or_cannot_say_no_more_is_told(
-    answer: tuple[int, object], cluster: FakeResourceManager, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((200, {"apps": None}), "no application of YARN at {url} has that name"),
+        ((500, "no"), "list the applications: the ResourceManager answered 500: no"),
+        ((200, "no JSON"), "list the applications: "),
+    ],
+    ids=str,
+)
+def test_where_yarn_has_nothing_of_that_name_or_cannot_say_it_is_told_that_it_was_asked(
+    answer: tuple[int, object], said: str, cluster: FakeResourceManager, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.answers["GET apps"] = answer
     assert main(["kill", "a9a"]) == 4
-    assert capsys.readouterr().err == f"eps: no job 'a9a' in {os.environ['EPS_HOME']}/jobs\n"
+    told = capsys.readouterr().err
+    assert told.startswith(f"eps: no job 'a9a' in {os.environ['EPS_HOME']}/jobs; {said.format(url=cluster.url)}")
     assert len(cluster.asked) == 1
 
 
@@ -75,7 +86,7 @@ def test_without_a_configuration_of_hadoop_nobody_is_asked(
     has(cluster, "a9a")
     monkeypatch.delenv("HADOOP_CONF_DIR")
     assert main(["kill", "a9a"]) == 4
-    assert "YARN" not in capsys.readouterr().err and not cluster.asked
+    assert "jobs; no cluster was asked: HADOOP_CONF_DIR is not set" in capsys.readouterr().err and not cluster.asked
 
 
 def test_configuration_that_is_none_does_not_hide_that_there_is_no_such_job(
@@ -83,7 +94,8 @@ def test_configuration_that_is_none_does_not_hide_that_there_is_no_such_job(
 ) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "nowhere"))
     assert main(["status", "a9a"]) == 4
-    assert "no job 'a9a'" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "no job 'a9a'" in told and "no cluster was asked: HADOOP_CONF_DIR" in told and "nowhere" in told
 
 
 def test_cluster_that_is_silent_is_waited_for_shortly(
@@ -94,4 +106,4 @@ def test_cluster_that_is_silent_is_waited_for_shortly(
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         (tmp_path / "conf" / "yarn-site.xml").write_text(SITE.format(address))
         assert main(["status", "a9a"]) == 4
-    assert capsys.readouterr().err.endswith("jobs\n") and not cluster.asked
+    assert f"{address} did not answer within 0.05 s" in capsys.readouterr().err and not cluster.asked

@@ -96,7 +96,7 @@ def test_a_token_that_hdfs_refuses_is_told_like_one_that_is_none(
 ) -> None:
     with FakeHdfs() as fake:
         command = [*RUN, *(word.format(fake.authority) for word in options)]
-        for name, told in (("InvalidToken", "refuses the credentials"), ("AccessControlException", "for the right")):
+        for name, told in (("InvalidToken", "refuses the credentials"), ("AccessControlException", "for permission")):
             fake.fault("*", "error", name=name, message="not you", left=1000)
             assert main(command) == EXIT_BAD_INPUT
             assert told in capsys.readouterr().err
@@ -115,7 +115,7 @@ def test_who_answers_in_the_place_of_hdfs_is_as_good_as_nobody(
             assert main([*RUN, "--data", f"webhdfs://127.0.0.1:{server.server_port}/x.csv"]) == EXIT_NOT_FOUND
         finally:
             server.shutdown()
-    assert "is no WebHDFS" in capsys.readouterr().err
+    assert "is not WebHDFS's" in capsys.readouterr().err
     monkeypatch.setattr(socket, "getaddrinfo", _knows_nobody)
     assert main([*RUN, "--data", "webhdfs://nowhere:9870/x.csv"]) == EXIT_NOT_FOUND
 

@@ -116,7 +116,7 @@ def test_a_cluster_that_cannot_be_reached_has_the_exit_code_that_it_has_of_every
     away = {"name": "StandbyException", "message": "Operation category WRITE is not supported in state standby"}
     hdfs.fault("DELETE", "error", **away, left=-1)
     assert main(["prune", "--all", "--resumable"]) == 4
-    assert capsys.readouterr().err.count("it was waited for 0 s") == 2
+    assert capsys.readouterr().err.count("retried for 0 s") == 2
     hdfs.faults.clear()
     # Where something else hinders one of them, another try would not do.
     hdfs.fault("DELETE", "error", name="AccessControlException", message="Permission denied: user=eva")

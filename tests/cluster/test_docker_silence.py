@@ -27,7 +27,7 @@ from tests.fakes.resources import FakeResourceManager
 #: The SDK leaves sockets open that it could not connect.
 pytestmark = pytest.mark.filterwarnings("ignore:.*socket:ResourceWarning")
 
-ADVICE = ": start it, then eps resume job goes on from the latest checkpoint, or from the seed"
+ADVICE = ": start it, then eps resume job restarts from the latest checkpoint, or from the seed if there is none"
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["for a container", "for nothing"])
@@ -239,8 +239,8 @@ def test_no_engine_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("reason", "told"),
     [
-        (errno.ECONNREFUSED, "Connection refused: start it, or set DOCKER_HOST to where it is"),
-        (errno.EACCES, "Permission denied: its socket is for root and its group, docker as a rule"),
+        (errno.ECONNREFUSED, "Connection refused: start it, or set DOCKER_HOST to its address"),
+        (errno.EACCES, "Permission denied: use it as root or as a member of the group of its socket, usually docker"),
         (errno.EPIPE, "Broken pipe"),
     ],
 )

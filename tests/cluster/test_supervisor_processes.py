@@ -226,7 +226,7 @@ def test_a_master_that_says_nonsense_fails_the_job(job: SupervisedJob) -> None:
     assert job.handle.wait(DEADLINE_S) == 1
     watch.wait()
     ended = job.dir.ended()
-    assert ended is not None and ended.state == "failed" and "is no message of" in ended.reason
+    assert ended is not None and ended.state == "failed" and "is not a message of" in ended.reason
 
 
 def test_containers_start_in_a_fraction_of_the_time_of_the_imports(tmp_path: Path) -> None:

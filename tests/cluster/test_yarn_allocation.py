@@ -16,7 +16,7 @@ from eps.cluster.yarn.allocation import (
     StopContainer,
     Turn,
 )
-from eps.cluster.yarn.killed import KILLED
+from eps.cluster.yarn.killed_containers import KILLED
 from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate, build_launch
 from eps.cluster.yarn.types import (
     AllocateResult,

@@ -71,7 +71,7 @@ def said(tmp_path: Path) -> list[list[Any]]:
 
 
 def test_a_submission_travels_as_json() -> None:
-    for submission in (SUBMISSION, Submission("x", Launch("true"), Resource(1, 1), priority=3, unmanaged=True)):
+    for submission in (SUBMISSION, Submission("x", Launch("true"), Resource(1, 1), priority=3)):
         assert submission_of(json.loads(json.dumps(submission_values(submission)))) == submission
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from eps.cluster.api import ContainerEvent, ContainerRequest, Exited
 from eps.cluster.yarn.allocation import Allocation, Limits, StopContainer
-from eps.cluster.yarn.killed import KILLED
+from eps.cluster.yarn.killed_containers import KILLED
 from eps.cluster.yarn.types import AllocateResult, Completed, NodeChange, NodeUpdate
 from tests.cluster.allocation_world import ASK, grant, made, name, started, yarn_name
 

@@ -14,7 +14,7 @@ import pytest
 
 from eps.cluster.api import Allocated, ContainerEvent, ContainerRequest, EvictionWarning, Exited, Running
 from eps.cluster.yarn.allocation import PREEMPTED, WANTED_BACK, Limits, Placement
-from eps.cluster.yarn.killed import KILLED
+from eps.cluster.yarn.killed_containers import KILLED
 from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
 from eps.cluster.yarn.resources import HANGS_EXIT_CODE, NUM_STOPPERS, Place, Timing, YarnResourceManager
 from eps.cluster.yarn.types import FinalStatus, LocalFile, host_of

@@ -32,6 +32,7 @@ from eps.storage.claims import Claim, owner_of
 from eps.storage.jobdir import JobDir, JobLock
 from eps.storage.record import Phase
 from eps.system.waits import wait_for
+from tests.cli.conftest import change_of, status_of
 from tests.cluster.submission_world import ROWS
 from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
@@ -134,7 +135,29 @@ def test_a_resourcemanager_that_is_away_is_told_and_a_master_that_listens_needs_
     status = there.waiting()
     assert status is not None and status["state"] == UNREACHABLE and status["as_of_s"] > 0
     assert "has not answered since" in status["reason"] and f"application {ID} was RUNNING" in status["reason"]
-    assert main(["status", "a9a"]) == 0
+
+
+def test_of_a_job_whose_cluster_is_away_it_is_told_who_was_asked_and_nothing_as_if_it_were_of_now(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.rm.standby = True
+    assert main(["status", "a9a"]) == 4
+    told = capsys.readouterr().out
+    assert f"a9a: unreachable (the ResourceManager at {world.rm.url} has not answered (" in told
+    assert "is a standby" in told and "clock" not in told and ID in told
+    assert main(["list"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[1].split()[0:2] == ["a9a", "unreachable"] and rows[1].split()[-5:] == ["-"] * 5
+    assert rows[2].startswith("a9a: the ResourceManager at") and len(rows) == 3
+
+
+def test_a_list_asks_a_cluster_once_for_all_its_jobs(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.says("ACCEPTED", diagnostics="waits for room")
+    for name in ("a9a-2", "a9a-3"):
+        shutil.copytree(world.job.path, world.job.path.with_name(name))
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out.count("starting") == 3
+    assert [(method, path) for method, path, _, _ in world.rm.asked] == [("GET", "apps")]
 
 
 def test_the_end_is_noted_by_its_masters_word_when_it_is_first_seen(world: World) -> None:
@@ -205,6 +228,26 @@ def test_of_a_job_whose_master_left_nothing_it_is_told_how_far_it_was_when_it_wa
         wait_for(lambda: not job.running, 20.0, "its end")
         status = job.status()
     assert (status["state"], status["clock"], status["workers"]) == ("killed", 4, 3) and status["as_of_s"] > 0
+
+
+def test_of_a_job_that_yarn_ended_from_outside_it_is_known_what_its_master_left_while_it_ran(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history, changes = [{"clock": 4, "loss": 0.5}], [change_of(1, "released")]
+    status = {**status_of(clock=5, changes=changes), "name": "a9a", "as_of_s": 1_800_000_000.0, "history": history}
+    world.hdfs.put(f"{FOLDER}/results/status.json", json.dumps(status).encode())
+    world.says("KILLED", "KILLED", diagnostics="Application killed by user ada")
+    assert main(["status", "a9a"]) == 0
+    told = capsys.readouterr().out
+    assert (
+        "a9a: killed (Application killed by user ada)" in told and "clock 5 of 200" in told and "last known, at" in told
+    )
+    assert "add-workers" in told, "its changes"
+    with Job.find("a9a") as job:
+        assert job.history() == history and job.report()["history"] == history and job.report()["changes"] == changes
+        job.fetch()
+    page = world.hdfs.find(f"{FOLDER}/results/page.html").content
+    assert page is not None and b"<h1>a9a: killed</h1>" in page and b"clock 5 of 200" in page
 
 
 def test_while_its_folder_cannot_be_read_its_end_is_not_noted(

@@ -172,7 +172,7 @@ def limits_of(preemption_wait_ms: str) -> Limits:
 
 def test_how_long_room_must_be_free_is_a_setting() -> None:
     assert limits_of("8000") == Limits(quiet_s=4.0, preemption_s=8.0)
-    with pytest.raises(ConfigError, match="grow_back_s is -1"):
+    with pytest.raises(ConfigError, match="grow_back is -1 s"):
         JobSpec(data="x", grow_back_s=-1.0)
 
 

@@ -51,7 +51,7 @@ def test_an_address_that_leads_nowhere_is_named_with_its_setting(nobody: str, na
 
 
 def test_what_is_no_location_is_named_with_its_setting(namenode: str) -> None:
-    for location, why in (("/nope", "'/nope' is no location on HDFS: expected"), ("webhdfs:///x", "names no host")):
+    for location, why in (("/nope", "'/nope' is not a location on HDFS: expected"), ("webhdfs:///x", "names no host")):
         with pytest.raises(ConfigError, match=f"^staging: .*{why}"):
             check_file_systems(conf_of(namenode), JobSpec(staging=location), CLIENT)
 

@@ -255,7 +255,7 @@ def test_what_the_former_application_has_left_goes_with_the_job_whose_place_is_t
     (job,) = list_jobs()
     former = Application.read(job)
     assert former is not None and f"{RemotePath.parse(former.shared).path}/job.zip" in hdfs.nodes
-    again = dataclasses.replace(request_, spec=dataclasses.replace(request_.spec, on=on), anew=True)
+    again = dataclasses.replace(on_backend(request_, on), anew=True)
     yarn.started = "application_1_0002"
     if refused:
         monkeypatch.setattr("eps.job.launch.noted_places", lambda request: _refuse())
@@ -265,8 +265,32 @@ def test_what_the_former_application_has_left_goes_with_the_job_whose_place_is_t
     assert folders == [] and list_jobs() == ([] if refused else [job])
 
 
+def on_backend(request: RunRequest, on: str) -> RunRequest:
+    """Return the request for a job elsewhere, where a folder for the files of jobs on YARN means nothing."""
+    return request if on == "yarn" else dataclasses.replace(request, given=request.given - {"staging"}).with_spec(on=on)
+
+
 def _refuse() -> None:
     raise StorageError("no space left")
+
+
+def test_who_may_view_a_job_comes_to_what_it_leaves_and_to_nothing_else(
+    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs
+) -> None:
+    start(request_.with_spec(acl=("view=ann,bob research", "modify=eve")))
+    folder = f"/eps/jobs/a9a-{ID}"
+    asked = {path: params["aclspec"] for op, path, params, _ in hdfs.requests if op == "MODIFYACLENTRIES"}
+    assert asked == dict.fromkeys(("/eps", "/eps/jobs", folder), "user:ann:--x,user:bob:--x,group:research:--x")
+    assert hdfs.find(f"{folder}/job.zip").mode == "600"
+
+
+def test_a_job_whose_namenode_keeps_no_lists_is_submitted_and_says_who_cannot_read_what_it_leaves(
+    request_: RunRequest, yarn: Cluster, hdfs: FakeHdfs, caplog: pytest.LogCaptureFixture
+) -> None:
+    hdfs.fault("MODIFYACLENTRIES", "error", name="AclException", message="Support for ACLs has been disabled")
+    start(request_.with_spec(acl=("view=*",)))
+    assert "acl lets ('view=*',) see the job's page, but not what it leaves on HDFS" in caplog.text
+    assert "Support for ACLs has been disabled" in caplog.text and yarn.submission is not None
 
 
 @pytest.mark.parametrize("on", ["yarn", "local"])
@@ -277,7 +301,7 @@ def test_a_job_whose_note_of_its_application_is_damaged_is_replaced_where_that_i
     start(request_)
     (job,) = list_jobs()
     job.job_json.write_text("{")
-    again = dataclasses.replace(request_, spec=dataclasses.replace(request_.spec, on=on))
+    again = on_backend(request_, on)
     warm: Any = _Handle()
     with pytest.raises(JobExistsError, match=r"stopped before its end.*--anew"):
         Job.start_request(again, warm=warm)

@@ -12,6 +12,7 @@ import pytest
 
 from eps.cluster.yarn.application import JOB_ARCHIVE, RESULTS, MasterOrders
 from eps.core.types import Address
+from eps.errors import StorageError
 from eps.job.client import Job
 from eps.job.launch import prepare_job
 from eps.job.resume import prepare_resume
@@ -111,8 +112,13 @@ def test_a_job_that_was_over_is_known_by_its_report(
     place(shared).leave(job, logs=True)
     assert results.names(RESULTS) == ["master.log", "model.npz", "report.json"]
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "second"))
-    place(shared).restore()
+    again = place(shared)
+    again.restore()
     assert JobDir(tmp_path / "second" / "jobs" / "one").ended().state == "finished"
+    with again.open_model("one") as file:
+        assert file.read() == b"model", "what it has trained stays there"
+    with pytest.raises(StorageError), again.open_model("two"):
+        pass
 
 
 class Ordered(LocalStorage):

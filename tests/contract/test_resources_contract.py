@@ -518,7 +518,7 @@ def test_a_local_master_hears_that_its_supervisor_is_gone(tmp_path: Path) -> Non
         running(manager, "c-1")
         os.kill(job.handle.pid, signal.SIGKILL)
         assert manager.wait(DEADLINE_S)
-        with pytest.raises(ResourceError, match="supervisor is gone"):
+        with pytest.raises(ResourceError, match="supervisor exited"):
             manager.poll()
         manager.close()
 

@@ -80,7 +80,10 @@ class ScriptedMaster:
 
     def step(self, event: e.Event, after_s: float = 0.001) -> list[e.Command]:
         self.now_s += after_s
-        return self._take(self.state.step(event, self.now_s))
+        is_due = not isinstance(event, e.Tick) or self.state.tick_due_s <= self.now_s
+        commands = self._take(self.state.step(event, self.now_s))
+        assert is_due or not commands, "a tick that is not due brings nothing"
+        return commands
 
     def _take(self, commands: list[e.Command]) -> list[e.Command]:
         self.state.validate()

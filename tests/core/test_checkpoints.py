@@ -175,7 +175,7 @@ def test_earlier_ones_are_removed_only_when_the_job_knows_that_the_new_one_is_co
         train(master, clock)
         clock += 1
     # It is complete on disk, and before the job hears of that it goes back to the first one.
-    commands = driver.go_back(2, first.clock, master.now_s)
+    commands = driver.roll_back(2, first.clock, master.now_s)
     assert e.DiscardCheckpoint(1, second.clock) in commands
     master.step(e.CheckpointDone(second.checkpoint_id))
     assert master.commands(e.RemoveEarlier) == [e.RemoveEarlier(first.checkpoint_id)]
@@ -210,7 +210,7 @@ def test_one_that_is_due_while_another_is_written_is_skipped_not_queued() -> Non
     driver = driver_of(master)
     assert driver.pending is not None and driver.pending.checkpoint_id == order.checkpoint_id
     assert driver.counts["skipped"] >= 2
-    assert all(o.reason == f"that of clock {order.clock} is being written" for o in driver.outcomes)
+    assert all(o.reason == f"the checkpoint of clock {order.clock} is running" for o in driver.outcomes)
 
 
 def test_server_that_is_past_the_clock_skips_the_checkpoint() -> None:
@@ -540,10 +540,10 @@ def test_none_is_taken_of_the_last_clock(iterations: int, taken: list[int]) -> N
 def test_going_back_abandons_the_one_on_its_way_and_begins_an_epoch() -> None:
     master = with_checkpoints("10")
     order, _ = train_until_ordered(master)
-    commands = driver_of(master).go_back(2, 0, master.now_s)
+    commands = driver_of(master).roll_back(2, 0, master.now_s)
     assert e.DiscardCheckpoint(1, order.clock) in commands
     assert (driver_of(master).epoch, driver_of(master).pending) == (2, None)
-    assert driver_of(master).go_back(3, 0, master.now_s) == []
+    assert driver_of(master).roll_back(3, 0, master.now_s) == []
 
 
 def test_driver_is_a_plain_value() -> None:
@@ -572,15 +572,15 @@ def test_resumed_job_begins_at_its_clock_with_the_history_before() -> None:
 def test_a_server_that_connects_again_is_told_of_the_checkpoint_on_its_way() -> None:
     """What its next job master has not heard of it, it says again; nobody waits for the order to be repeated."""
     driver = Checkpoints(Timetable(Schedule(clocks=10), 100), 2)
-    assert driver.say_again("server-1", (0, 1)) == []
+    assert driver.resend_order("server-1", (0, 1)) == []
     driver.pending = Pending(7, 10, 0.0)
     order = e.Send("server-1", m.TakeCheckpoint(7, 10, 1))
-    assert driver.say_again("server-1", (0, 1)) == [order]
+    assert driver.resend_order("server-1", (0, 1)) == [order]
     driver.pending.parts[0] = m.CheckpointPartWritten("server-1", 7, 0, "f", 1, "c", (10,), 10, 0)
-    assert driver.say_again("server-1", (0, 1)) == [order]
-    assert driver.say_again("server-1", (0,)) == [] and driver.say_again("worker-1", ()) == []
+    assert driver.resend_order("server-1", (0, 1)) == [order]
+    assert driver.resend_order("server-1", (0,)) == [] and driver.resend_order("worker-1", ()) == []
     driver.taken_over()
-    assert driver.say_again("server-1", (1,)) == [order]
+    assert driver.resend_order("server-1", (1,)) == [order]
 
 
 def test_a_job_tells_a_server_that_registers_again_of_the_checkpoint_on_its_way() -> None:

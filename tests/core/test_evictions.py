@@ -136,7 +136,7 @@ def test_warnings_that_come_one_after_the_other_are_drained_together_while_nothi
     warn(master, "server-1")
     first, second = drains(master)
 
-    assert first.phase is Phase.ABORTED and "made way for worker-1, server-1" in first.reason
+    assert first.phase is Phase.ABORTED and "cancelled to drain worker-1, server-1" in first.reason
     assert set(second.removed) == {"worker-1", "server-1"} and second.phase is Phase.PREPARED
     assert {v.plan_id for v in master.state.evictions.all} == {second.plan_id}
 
@@ -151,7 +151,7 @@ def test_change_that_is_not_committed_makes_way(change: Change) -> None:
     warn(master, "worker-1")
 
     assert plan.phase is Phase.ABORTED
-    assert plan.reason == "it made way for worker-1, whose containers are to be taken away"
+    assert plan.reason == "cancelled to drain worker-1, whose containers will be taken away"
     assert master.driver.plan.removed == ("worker-1",)
 
 
@@ -200,7 +200,7 @@ def test_addition_whose_newcomer_is_warned_is_aborted() -> None:
     master.register("worker-4")
     warn(master, "worker-4")
 
-    assert plan.reason == "the container of worker-4 is to be taken away"
+    assert plan.reason == "the container of worker-4 will be taken away"
     assert e.ReleaseContainer(container) in master.last and not drains(master)
     assert outcomes(master) == {"worker-4": EvictionOutcome.WITHDRAWN}
 
@@ -291,7 +291,7 @@ def test_drain_without_containers_does_not_hold_the_job_for_ever() -> None:
     master.tick(GROWTH_PATIENCE_S)
     trained(master, 5)
 
-    assert held == 2 and drains(master)[0].reason.endswith("when the last iteration was due")
+    assert held == 2 and drains(master)[0].reason.endswith("when only the last iteration was left")
     assert master.state.state is JobState.EXPORTING
 
 

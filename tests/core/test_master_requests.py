@@ -96,7 +96,7 @@ def test_dry_run_says_what_would_move_and_changes_nothing() -> None:
     answer = master.request(ADD_SERVER, dry_run=True)
 
     assert answer.text.splitlines() == [
-        "add-servers=1: adds server-3, removes nobody",
+        "add-servers=1: adds server-3, removes none",
         "partition 0: server-1 -> server-3",
         "partition 2: server-2 -> server-3",
     ]
@@ -196,7 +196,7 @@ def test_plan_is_cancelled_before_commit_and_rolls_forward_after(change: Change,
     if stage in ("committed", "switched"):
         assert "is committed at clock" in str(answer.error) and plan.phase == stage
     elif stage == "released":
-        assert "has ended already: released" in str(answer.error)
+        assert "has already ended: released" in str(answer.error)
     else:
         assert answer.error is None
         assert (plan.phase, plan.reason) == (Phase.ABORTED, "cancelled")
@@ -259,7 +259,7 @@ def test_removal_aborts_an_addition_that_waits_for_containers() -> None:
 
     assert waiting is Phase.PROPOSED
     assert growth.phase is Phase.ABORTED
-    assert growth.reason == "still waiting for containers when remove-workers=1 was asked"
+    assert growth.reason == "still waiting for containers when remove-workers=1 was requested"
     assert shrink.phase is Phase.PREPARED
 
 
@@ -378,7 +378,7 @@ def test_addition_without_containers_does_not_hold_the_last_iteration_for_ever()
     assert early == (Phase.PROPOSED, 2)
     assert (plan.phase, plan.reason) == (
         Phase.ABORTED,
-        "still waiting for containers when the last iteration was due",
+        "still waiting for containers when only the last iteration was left",
     )
     assert master.state.progress.horizon == 4
 
@@ -401,7 +401,7 @@ def test_replacement_that_has_its_containers_does_not_hold_the_last_iteration() 
     assert early == (Phase.PROPOSED, 4), "until then it may still come in time"
     assert (plan.phase, plan.reason) == (
         Phase.ABORTED,
-        "only the last iteration was left, for which nobody else is needed",
+        "only the last iteration was left, which needs no further members",
     )
     assert master.state.progress.horizon == 6, "and nobody is asked for again"
     assert list(master.state.plans.all) == [plan.plan_id]

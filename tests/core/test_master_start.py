@@ -84,7 +84,7 @@ def test_job_that_fails_for_lack_of_a_container_says_that_it_was_never_granted()
 
     assert master.state.state is JobState.FAILED
     assert master.state.reason == (
-        "server-1 was never granted a container: the last one asked for was not granted within 4 s: "
+        "server-1 was never granted a container: the last one requested was not granted within 4 s: "
         "it asks for 1024 MB and 1 vcore"
     )
 
@@ -253,7 +253,7 @@ def test_job_that_cannot_begin_with_what_it_has_leaves_it_to_others_and_then_ask
     least = sorted(master.state.members.by_name)
 
     assert [each.container_id for each in given_back] == [f"container-000{n}" for n in range(1, 6)]
-    assert not meanwhile and "has given back the containers with which it could not begin" in words
+    assert not meanwhile and "released its containers, which were too few to start with" in words
     assert least == ["server-3", "worker-4", "worker-5"], "half of three workers and two servers, and no name again"
     for name in least:
         master.register(name)

@@ -373,7 +373,7 @@ def test_change_is_refused_once_the_last_iteration_is_granted() -> None:
     error = refusal(master.request(ADD_WORKER))
 
     assert isinstance(error, JobFinishedError)
-    assert "the last iteration (3) has been granted already" in str(error)
+    assert "the last iteration (3) has already been granted" in str(error)
 
 
 def test_unacknowledged_horizon_is_said_again() -> None:

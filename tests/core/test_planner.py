@@ -11,6 +11,7 @@ from eps.core.membership import PartitionTable, SplitTable, spread_evenly
 from eps.core.planner import plan_partitions, plan_splits, target_counts
 from eps.core.types import MemberId, Role, member_name
 from eps.errors import PlanError
+from tests.tiers import rotating
 
 
 def names(role: Role, numbers: range) -> list[MemberId]:
@@ -39,7 +40,7 @@ def random_change(
 
 
 def test_partitions_stay_balanced_and_no_more_move_than_must() -> None:
-    for seed in range(200):
+    for seed in rotating(200):
         random = Random(seed)
         items = random.randint(1, 24)
         servers = names(Role.SERVER, range(1, random.randint(1, items) + 1))
@@ -64,7 +65,7 @@ def test_partitions_stay_balanced_and_no_more_move_than_must() -> None:
 
 
 def test_splits_stay_balanced_and_copies_are_used_as_often_as_possible() -> None:
-    for seed in range(200):
+    for seed in rotating(200):
         random = Random(seed)
         items = random.randint(1, 9)
         workers = names(Role.WORKER, range(1, random.randint(1, items) + 1))
@@ -95,7 +96,7 @@ def test_splits_stay_balanced_and_copies_are_used_as_often_as_possible() -> None
 
 def test_random_copies_are_used_as_often_as_possible() -> None:
     """Tables that no sequence of changes gives: many copies, competing for little room."""
-    for seed in range(200):
+    for seed in rotating(200):
         random = Random(seed)
         workers = names(Role.WORKER, range(1, random.randint(2, 5) + 1))
         items = random.randint(len(workers), 7)

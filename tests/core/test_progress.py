@@ -10,6 +10,7 @@ import pytest
 from eps.core.messages import SplitResult
 from eps.core.progress import MIN_LOOKAHEAD_CLOCKS, ClockRecord, Progress, pause_and_slowdown
 from eps.core.types import UNBOUNDED, CoreSettings
+from tests.tiers import rotating
 
 
 def settings(splits: int = 3, iterations: int = 10, staleness: int = 0, *, reproducible: bool = False) -> CoreSettings:
@@ -65,7 +66,7 @@ def test_next_clock_of_each_split_is_the_first_without_a_result() -> None:
 def test_sums_do_not_depend_on_who_reports_what_and_when() -> None:
     values = [SplitResult(s, 1, 0.1 * (s + 1) ** 3, (0.3 * s, 1.0 / (s + 3))) for s in range(7)]
     expected = None
-    for seed in range(200):
+    for seed in rotating(200):
         random, progress = Random(seed), Progress(settings(splits=7))
         shuffled = random.sample(values, 7)
         cut = random.randrange(8)
@@ -167,7 +168,7 @@ def plain_cost(completed_s: list[float], begin_s: float, end_s: float) -> tuple[
 
 
 def test_pause_and_slowdown_are_what_their_definition_says() -> None:
-    for seed in range(200):
+    for seed in rotating(200):
         random, now_s, completed_s = Random(seed), 0.0, []
         for _ in range(random.randrange(60)):
             now_s += random.choice((0.1, 0.2, 0.5, 2.0))

@@ -8,6 +8,7 @@ import pytest
 
 from eps.core.reconfig import BARRIERS, ENDED, TRANSITIONS, UNCOMMITTED, Change, Operation, Phase, Plan, diagram
 from eps.errors import IllegalTransitionError
+from tests.tiers import rotating
 
 
 def plan_in(phase: Phase) -> Plan:
@@ -28,7 +29,7 @@ def test_plan_takes_exactly_the_steps_of_the_table(phase: Phase, following: Phas
 
 
 def test_every_walk_through_the_table_ends_and_no_committed_plan_is_aborted() -> None:
-    for seed in range(200):
+    for seed in rotating(200):
         random, plan = Random(seed), plan_in(Phase.QUEUED)
         for step in range(20):
             if plan.ended:

@@ -14,6 +14,7 @@ from eps.core.partition_state import Holding
 from eps.core.planner import heirs, standing_followers
 from eps.core.recovery import Inquiry, RestorePoint, roll_back, take_over
 from eps.core.types import UNBOUNDED, Address, CoreSettings, Role
+from tests.tiers import rotating
 
 SPLITS, PARTITIONS = 6, 4
 BSP = CoreSettings(SPLITS, PARTITIONS, 50, reproducible=False, followers=1)
@@ -256,7 +257,7 @@ def test_newcomers_of_a_recovery_join_with_it() -> None:
 def test_any_losses_leave_a_membership_in_which_nothing_is_missing_or_there_is_no_copy() -> None:
     """Random search: sizes, followers, losses and clocks."""
     outcomes = {True: 0, False: 0}
-    for seed in range(1500):
+    for seed in rotating(1500):
         random = Random(seed)
         workers = [f"worker-{i + 1}" for i in range(random.randint(1, 6))]
         servers = [f"server-{i + 1}" for i in range(random.randint(1, 4))]
@@ -372,7 +373,7 @@ def test_standing_followers_are_on_other_servers_balanced_and_stay_where_they_ar
 
 
 def test_any_followers_that_stand_are_kept_as_far_as_they_can_be() -> None:
-    for seed in range(500):
+    for seed in rotating(500):
         random = Random(seed)
         servers = [f"server-{number}" for number in sorted({random.randint(1, 9) for _ in range(6)})]
         if len(servers) < 2:

@@ -200,7 +200,7 @@ def test_request_of_which_nothing_is_granted_is_taken_back_whole() -> None:
     pool.seconds(round(REGAIN_PATIENCE_S) + 1)
 
     assert plan.phase is Phase.ABORTED and not pool.waiting
-    assert plan.reason == "not granted within 3 s: no room is free, or none in one piece"
+    assert plan.reason == "not granted within 3 s: no room is free, or no container fits on one node"
     assert master.membership.workers == ("worker-1",) and not master.journaled("smaller")
 
 

@@ -12,6 +12,7 @@ from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.partition_state import Follower, Holding
 from eps.core.server_state import ServerState
 from eps.core.types import UNBOUNDED, Address, CoreSettings
+from tests.tiers import rotating
 
 BSP = CoreSettings(num_splits=3, num_partitions=2, iterations=10, reproducible=False)
 SSP = CoreSettings(num_splits=3, num_partitions=2, iterations=10, staleness=2, reproducible=False)
@@ -107,7 +108,7 @@ def test_later_first_membership_creates_nothing() -> None:
 
 @pytest.mark.parametrize("settings", [BSP, SSP, ASP])
 def test_any_grouping_and_order_of_pushes_adds_each_contribution_once(settings: CoreSettings) -> None:
-    for seed in range(200):
+    for seed in rotating(200):
         random, server, added = Random(seed), Server(settings), []
         waiting = [(clock, split) for clock in range(4) for split in ALL]
         while waiting:

@@ -14,6 +14,7 @@ from eps.core.partition_state import INCARNATION_BITS, Holding
 from eps.core.server_state import ServerState
 from eps.core.types import CoreSettings
 from tests.core.test_server_state import ALL, ASP, BSP, SSP, Server, kinds, membership
+from tests.tiers import rotating
 
 Owners = tuple[str, str]
 Followers = tuple[tuple[str, ...], tuple[str, ...]]
@@ -364,7 +365,7 @@ def test_stale_owner_that_is_killed_before_it_forwards_has_acknowledged_nothing_
 
 def test_whatever_moment_the_owner_is_lost_at_nothing_is_lost_that_was_read_or_acknowledged() -> None:
     """Random search over pushes, pulls, updates under way and the moment of the loss."""
-    for seed in range(600):
+    for seed in rotating(600):
         random = Random(seed)
         settings = random.choice((BSP, SSP, ASP))
         lost, heir = owner(settings), follower(settings)

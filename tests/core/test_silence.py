@@ -44,7 +44,7 @@ def test_stream_that_broke_is_waited_for_a_second() -> None:
     watch.broke("b", 0.5)
     watch.attached("b", 1.0)
     assert asked_often(watch, 0.0, 1.25) == []
-    assert asked_often(watch, 1.5, 2.0) == [("a", f"lost its session and did not come back within {REATTACH_S:g} s")]
+    assert asked_often(watch, 1.5, 2.0) == [("a", f"lost its connection and did not reconnect within {REATTACH_S:g} s")]
 
 
 @pytest.mark.parametrize("broken", [False, True])

@@ -20,6 +20,7 @@ from eps.core.size import (
     Startup,
 )
 from eps.core.types import Role, Team
+from tests.tiers import rotating
 
 W, S = Role.WORKER, Role.SERVER
 ADD = {W: Operation.ADD_WORKERS, S: Operation.ADD_SERVERS}
@@ -112,7 +113,7 @@ class Walk:
 
 
 def test_wanted_is_held_and_lent_and_pending_whatever_happens() -> None:
-    for seed in range(200):
+    for seed in rotating(200):
         walk = Walk(seed)
         for _ in range(60):
             walk.go()
@@ -205,7 +206,7 @@ def test_a_gang_gives_back_waits_longer_each_time_and_asks_for_the_least() -> No
 
 def test_gangs_wait_differently_long() -> None:
     waits = []
-    for seed in range(20):
+    for seed in rotating(20):
         start = startup(seed=f"job {seed}")
         assert look(start, (1, 0), START_TIMEOUT_S) is StartStep.GIVE_BACK
         waits.append(start.pause_left_s(START_TIMEOUT_S))

@@ -75,7 +75,7 @@ def test_an_export_that_is_closed_is_not_repeated() -> None:
 @pytest.mark.parametrize(("starts", "most"), [(True, MOST_INCIDENTS_AT_START), (False, MOST_INCIDENTS)])
 def test_a_job_ends_at_so_many_failures_without_a_complete_clock_between_them(starts: bool, most: int) -> None:
     recovery = Recovery(0)
-    found = [recovery.in_vain(0, INCIDENT_S * number, starts=starts) for number in range(most)]
+    found = [recovery.count_failure(0, INCIDENT_S * number, starts=starts) for number in range(most)]
 
     assert found[:-1] == [""] * (most - 1)
     assert found[-1] == f"{most} failures without one complete clock between them"
@@ -83,16 +83,16 @@ def test_a_job_ends_at_so_many_failures_without_a_complete_clock_between_them(st
 
 def test_failures_that_follow_at_once_are_one() -> None:
     recovery = Recovery(0)
-    assert not any(recovery.in_vain(0, 0.9 * INCIDENT_S * number / 100, starts=True) for number in range(100))
+    assert not any(recovery.count_failure(0, 0.9 * INCIDENT_S * number / 100, starts=True) for number in range(100))
     # A member that ends again and again is not one failure for ever.
-    found = [recovery.in_vain(0, 10 + 0.1 * number, starts=True) for number in range(200)]
+    found = [recovery.count_failure(0, 10 + 0.1 * number, starts=True) for number in range(200)]
     assert any(found)
 
 
 def test_a_complete_clock_begins_the_count_again_also_after_a_rollback() -> None:
     recovery = Recovery(0)
     for number in range(5 * MOST_INCIDENTS):
-        assert not recovery.in_vain(number // 5, INCIDENT_S * number, starts=False)
+        assert not recovery.count_failure(number // 5, INCIDENT_S * number, starts=False)
 
 
 # ---- commands

@@ -13,6 +13,7 @@ from eps.core.types import UNBOUNDED, CoreSettings
 from eps.core.worker_state import Duties, Work, WorkerState
 from tests.core.test_worker_state import BSP, V1, finish, membership, worker
 from tests.core.test_worker_state import whole as whole_worker
+from tests.tiers import rotating
 
 SSP = CoreSettings(num_splits=4, num_partitions=2, iterations=10, staleness=2, reproducible=False)
 ASP = CoreSettings(num_splits=4, num_partitions=2, iterations=10, staleness=UNBOUNDED, reproducible=False)
@@ -227,7 +228,7 @@ def test_plan_after_a_takeover_holds_from_its_own_clock() -> None:
 @pytest.mark.parametrize("settings", [BSP, SSP, ASP])
 def test_any_losses_leave_no_clock_of_any_split_out(settings: CoreSettings) -> None:
     """Workers at random speeds; members are lost, and everything counts that was done before its owner was lost."""
-    for seed in range(300):
+    for seed in rotating(300):
         random = Random(seed)
         names = [W1, W2, W3]
         active = tuple(random.choice(names) for _ in range(4))

@@ -66,7 +66,7 @@ def test_a_folder_and_another_file_system_are_told_apart_from_a_file_that_is_mis
         with pytest.raises(DataError, match=f"{missing}: no such file"):
             prepare(settings_of(missing), tmp_path / "a")
     for text in ("s3://a/b", f"{tmp_path / 'train'},s3://a/b"):
-        with pytest.raises(ConfigError, match="'s3://a/b' is on no file system that EPS knows"):
+        with pytest.raises(ConfigError, match="'s3://a/b' is on no file system that EPS supports"):
             prepare(settings_of(text), tmp_path / "a")
 
 
@@ -180,6 +180,6 @@ def test_a_worker_reads_the_files_of_its_splits_and_no_others(
     assert {path for _, path, _, _ in hdfs.requests} == {f"/cache/{info.key}/{split_name(2)}"}
     assert len(hdfs.asked("OPEN")) == 1 and datasets.activate(2).num_rows == info.split_rows[2]
     hdfs.put(f"/cache/{info.key}/{split_name(1)}", b"something else")
-    with pytest.raises(TransferError, match=r"split-00001.eps: has checksum .*; split 1 was cut with"):
+    with pytest.raises(TransferError, match=r"split-00001.eps: checksum is .*, but split 1 was written with"):
         datasets.load_initial(1)
     assert not datasets.holds(1) and [path.name for path in (tmp_path / "scratch").iterdir()] == [split_name(2)]

@@ -64,6 +64,8 @@ def answer_to(path: str, conf: str) -> object:
         nodes = [values_in(f"{conf}/nodes/{number}")[WEB["nodemanager"]] for number in os.listdir(f"{conf}/nodes")]
         there = [{"HostName": node.partition(":")[0], "State": "RUNNING"} for node in nodes if answers(node)]
         return {"beans": [{"LiveNodeManagers": json.dumps(there)}]}
+    if "QueueMetrics" in path:
+        return {"beans": [{"AppsRunning": int(os.environ.get("FAKE_APPLICATIONS", "0")), "AppsPending": 0}]}
     if "FSNamesystemState" in path:
         alive = int(listens(values_in(conf)[WEB["datanode"]]))
         return {"beans": [{"NumLiveDataNodes": alive, "FSState": "Operational"}]}

@@ -53,6 +53,12 @@ def test_started_cluster_runs_and_is_told_of_by_its_conf_dir(home: Path) -> None
     assert not stop_cluster(home, lambda text: None)
 
 
+def test_a_cluster_that_stops_says_how_many_applications_that_ends(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_APPLICATIONS", "2")
+    start(home)
+    assert stop(home) == ["the cluster runs 2 applications of YARN, which this ends", "stopping 4 processes"]
+
+
 def test_a_cluster_with_kerberos_leaves_its_user_a_key(home: Path) -> None:
     settings = replace(TWO_NODES, kerberos=True)
     cluster = start(home, settings)

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from eps.cluster.broker.calls import BrokerLine
+from eps.cluster.broker.calls import BrokerClient
 from eps.cluster.broker.resources import BrokeredResourceManager
 from eps.cluster.broker.service import Broker
 from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
@@ -39,9 +39,9 @@ class BrokeredYarn:
         self.security[job] = Security(sockets=self._folder / job)
         self._addresses[job] = str(self.broker.add(job, self.security[job], max_containers))
 
-    def line(self, job: str = JOB, by: str = "") -> BrokerLine:
+    def line(self, job: str = JOB, by: str = "") -> BrokerClient:
         """Return a line to a job's desk, with the folder of that job, or of another."""
-        return BrokerLine(self._addresses[job], self.security[by or job])
+        return BrokerClient(self._addresses[job], self.security[by or job])
 
     def master(self, job: str = JOB) -> BrokeredResourceManager:
         """Return the manager of a new master of a job."""

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -78,6 +79,7 @@ class RunningYarn(FakeYarn):
     ) -> None:
         super().__init__(dict.fromkeys(nodes, capacity))
         self._folder, self._traps, self._dies_at_end = folder, traps, dies_at_end
+        self._submitted_s = time.time()
         self.shared = folder / "shared"
         self.shared.mkdir(parents=True)
         self._slow = SlowModel(folder)
@@ -198,6 +200,7 @@ class RunningYarn(FakeYarn):
                 "host": host,
                 "traps": self._traps,
                 "dies_at_end": self._dies_at_end,
+                "submitted_s": self._submitted_s,
             }
             self._launch(f"am-{attempt}", node, "tests.fakes.yarn_am:main", {PLACE: json.dumps(place)})
 

@@ -327,6 +327,9 @@ class _Handler(BaseHTTPRequestHandler):
         if op == "RENAME":
             fake.rename(path, params["destination"], params.get("renameoptions", ""))
             return {}
+        if op == "MODIFYACLENTRIES":
+            # Who asks is admitted all the same: the requests say what was to be.
+            return {}
         raise RemoteError("UnsupportedOperationException", op)
 
     # ---- a DataNode

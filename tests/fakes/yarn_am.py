@@ -73,7 +73,7 @@ def main() -> int:
         orders,
         own_job_dir(Path.cwd()),
         place["host"],
-        Yarn(far("am"), far("nm")),
+        Yarn(far("am"), far("nm"), submitted_s=place["submitted_s"]),
         SharedFolder(shared),
         watch=partial(die_at_end, shared) if place["dies_at_end"] else traps.look,
     )

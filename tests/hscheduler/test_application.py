@@ -14,6 +14,7 @@ import hscheduler
 from eps.cli import main as eps
 from eps.cluster.yarn.application import ENDED_FILE, RESULTS, Application
 from eps.cluster.yarn.types import ApplicationReport, Resource
+from eps.core.types import Address
 from eps.errors import ConfigError, JobNotFoundError, PeerUnavailableError, StorageError
 from eps.job.yarn.sweeps import REPORTS, report_file
 from eps.job.yarn.within import JOBS
@@ -119,7 +120,7 @@ def test_labels_beside_images_come_along_and_what_is_no_file_here_stays(cache: R
 def test_orders_are_what_they_were(tmp_path: Path, has_sweep: bool) -> None:
     spec = Spec.of({"job": {"data": "sklearn:digits"}})
     tables = json.loads(json.dumps(spec.tables())) if has_sweep else None
-    orders = ServiceOrders(settings_of(spec, "static"), tables)
+    orders = ServiceOrders(settings_of(spec, "static"), tables, 90.0)
     (tmp_path / "orders.json").write_bytes(orders.to_bytes())
     assert ServiceOrders.read(tmp_path) == orders
     with pytest.raises(ConfigError, match="does not say what this service is"):
@@ -210,10 +211,12 @@ def test_a_job_may_have_what_the_scheduler_has_granted_it(phase: Phase) -> None:
     assert broker.leases[-1] == {"job-a": 4}, "three workers and a server; its master is in no container of its own"
     members = tuple((c.container_id, f"{c.role}-{n}") for n, c in enumerate(start.containers))
     step(e.MembersFound("a", members))
-    assert grants.changed == set()
+    assert grants.changed == {"s"}, "it is in the report from its arrival on"
+    assert grants.over == set()
+    grants.changed.clear()
     step(e.JobEnded("a", phase, "why"))
     assert broker.leases[-1] == {} and grants.changed == {"s"}
-    assert grants.finished == ({"job-a"} if phase is Phase.FINISHED else set())
+    assert grants.over == {"job-a"}
 
 
 @pytest.mark.parametrize("phase", [Phase.FINISHED, Phase.FAILED, Phase.KILLED])
@@ -241,18 +244,34 @@ def application_of(broker: Any, place: Any, shared: Any, resources: Any) -> AppM
 
 
 @pytest.mark.parametrize("fails", ["", "forget"])
-def test_what_jobs_that_finished_were_begun_with_is_removed_when_the_record_has_their_end(
+def test_what_jobs_that_are_over_were_begun_with_is_removed_when_the_record_has_their_end(
     tmp_path: Path, fails: str
 ) -> None:
     broker: Any = FakeBroker()
     place: Any = FakePlace(fails)
     found = application_of(broker, place, LocalStorage(tmp_path), None)
-    found._forget_finished()
+    found._forget_over()
     assert place.told == []
-    found._grants.finished.add("job-a")
-    found._forget_finished()
-    found._forget_finished()
+    found.before_end("job-a", Phase.KILLED)
+    place.told.clear()
+    found._forget_over()
+    assert place.told == [], "it may start again"
+    found._grants.over.add("job-a")
+    found._forget_over()
+    found._forget_over()
     assert place.told == [("forget", "job-a")]
+
+
+def test_a_job_whose_results_cannot_be_left_keeps_its_checkpoints(tmp_path: Path) -> None:
+    broker: Any = FakeBroker()
+    place: Any = FakePlace("leave")
+    found = application_of(broker, place, LocalStorage(tmp_path), None)
+    with pytest.raises(StorageError):
+        found.before_end("job-a", Phase.FINISHED)
+    place.told.clear()
+    found._grants.over.add("job-a")
+    found._forget_over()
+    assert place.told == []
 
 
 def test_reports_that_change_are_left_after_a_while_and_again_where_they_cannot_be(
@@ -395,9 +414,16 @@ def test_a_yarn_that_does_not_know_a_sweep_for_a_moment_is_asked_again(tmp_path:
 
 def test_yarns_own_kill_ends_it_with_what_there_was(tmp_path: Path) -> None:
     found = following(FakeClient(("KILLED", "KILLED", "Application killed by user.")), tmp_path, [])
-    put_report(tmp_path, "{}")
+    trials = [{"job_id": f"t{n}", "phase": phase, "why": "", "attempts": [{"job_id": f"t{n}", "phase": phase}]}
+              for n, phase in enumerate(("finished", "training", "queued", "failed"))]  # fmt: skip
+    put_report(tmp_path, json.dumps({"trials": trials, "phases": {}}))
     ended = found.run()
-    assert (ended.state, ended.reports) == ("killed", {SWEEP: {}}) and "killed by user" in ended.reason
+    assert ended.state == "killed" and "killed by user" in ended.reason
+    left = ended.reports[SWEEP]
+    assert [trial["phase"] for trial in left["trials"]] == ["finished", "killed", "killed", "failed"]
+    assert [trial["attempts"][0]["phase"] for trial in left["trials"]] == ["finished", "killed", "killed", "failed"]
+    assert [trial["why"] for trial in left["trials"]] == ["", ended.reason, ended.reason, ""]
+    assert left["phases"] == {"finished": 1, "killed": 2, "failed": 1}
 
 
 def test_who_ends_it_has_yarn_end_it(tmp_path: Path) -> None:
@@ -405,6 +431,36 @@ def test_who_ends_it_has_yarn_end_it(tmp_path: Path) -> None:
     ended = following(client, tmp_path, []).end("interrupted")
     assert (ended.state, ended.reports, ended.is_over) == ("killed", {}, True)
     assert client.killed == "interrupted"
+
+
+class AnsweringService:
+    """A service with a job that trains, and with one sweep all of whose jobs are over."""
+
+    def __init__(self, directory: ServiceDir, give_up_s: float) -> None:
+        pass
+
+    def __enter__(self) -> AnsweringService:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def jobs_going_on(self) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
+        return [{"sweep": "jobs"}], {}, 1
+
+    def report(self, sweep: str) -> tuple[dict[str, Any], bool]:
+        assert sweep == "jobs", "that of the other is on the cluster"
+        phases = {"a": "training", "b": "finished"}
+        return {"trials": [{"job_id": job, "phase": phase, "attempts": []} for job, phase in phases.items()]}, False
+
+
+def test_who_ends_it_has_what_its_service_knows_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hscheduler.application.follow.SchedulerClient", AnsweringService)
+    found = following(FakeClient(("KILLED", "KILLED", "")), tmp_path, [])
+    found.place = Address("n1", 7)
+    put_report(tmp_path, '{"trials": [], "phases": {}}')
+    trials = found.end("H-scheduler ends").reports["jobs"]["trials"]
+    assert [(each["phase"], each.get("why")) for each in trials] == [("killed", "H-scheduler ends"), ("finished", None)]
 
 
 def test_what_a_job_has_left_comes_to_a_directory_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,12 +45,13 @@ on = "yarn"
 staging = "{staging}"
 """
 REPORT: dict[str, Any] = {
-    "policy": "elastic", "makespan_s": 1.0, "completed": 1, "phases": {"killed": 0, "failed": 0}, "utilisation": 0.5,
+    "policy": "elastic", "makespan_s": 1.0, "completed": 2, "phases": {"finished": 2, "killed": 0, "failed": 0},
+    "utilisation": 0.5,
     "summary": {"queueing_median_s": 0.0, "early_feedback_mean_s": None, "resizing_share": None},
     "best": {"job_id": "trial-2", "metric": "loss", "loss": 0.25, "point": {"learning_rate": 0.2}},
     "trials": [
-        {"job_id": "trial-1", "name": "sweep-1", "phase": "finished"},
-        {"job_id": "trial-2", "name": "sweep-2", "phase": "finished"},
+        {"job_id": "trial-1", "name": "sweep-1", "phase": "finished", "attempts": []},
+        {"job_id": "trial-2", "name": "sweep-2", "phase": "finished", "attempts": []},
     ],
 }  # fmt: skip
 
@@ -352,6 +353,17 @@ def test_where_it_cannot_be_read_how_a_sweep_ended_it_is_told_how_to_try_again(
     assert resume(tmp_path, yarn.directory.name) == 0 and staged(hdfs) == []
 
 
+def test_where_there_is_no_sweep_that_is_said(
+    yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweeps"]) == 0
+    assert capsys.readouterr().out == "no sweep on YARN\n"
+    assert sweep(tmp_path) == 0
+    capsys.readouterr()
+    assert main(["sweeps"]) == 0
+    assert capsys.readouterr().out == "no sweep on YARN; 1 whose results are here are not shown (--all)\n"
+
+
 def test_a_sweep_that_yarn_has_forgotten_is_listed_as_such(killed: str, yarn: RunningSweep, capsys: Any) -> None:
     yarn.said = [JobNotFoundError("no such application")]
     assert main(["sweeps"]) == 0
@@ -400,13 +412,15 @@ def test_who_interrupts_a_sweep_leaves_nothing_but_what_yarn_cannot_end(
     end = yarn.directory.record().end
     assert (None if end is None else end.state) == (None if away else "killed")
     told = capsys.readouterr().err
-    assert "interrupted: 1 trial had finished, and what ran was ended; the best so far: trial-2" in told
+    assert "interrupted: 2 trials had finished, and what ran was ended; the best so far: trial-2" in told
     assert json.loads((tmp_path / "report.json").read_text()) == REPORT, "what it had left, its service not being there"
     if away is None:
         assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
     else:
         assert f"YARN has not ended {ID} within 0 s" in told and "what it has left stays at webhdfs://" in told
-    assert caplog.messages[0].startswith(f"{ID} may run" if away else f"{ID} does not run: interrupted")
+    said = caplog.messages[0] if away else ""
+    assert said.startswith(f"{ID} may run (yarn application -kill {ID} ends it)" if away else "")
+    assert away or not caplog.messages, "its end is told once"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -181,7 +181,7 @@ def test_data_is_read_once_and_what_is_wrong_with_the_first_is_told(monkeypatch:
 def test_a_cache_that_cannot_be_written_is_no_fault_of_a_trial(folder: Path) -> None:
     (folder / "home").mkdir()
     (folder / "home" / "cache").write_text("a file")
-    with pytest.raises(StorageError, match="cache: cannot be made"):
+    with pytest.raises(StorageError, match="cache: cannot be created"):
         check_sweep(Spec.of(tables()))
 
 

@@ -219,7 +219,7 @@ class TestCommands:
         path = tmp_path / "notes.txt"
         path.write_text("[job] not JSON")
         assert cli.main([*command, str(path)]) == EXIT_BAD_INPUT
-        assert "notes.txt is no report or model of hscheduler: it is not JSON" in capsys.readouterr().err
+        assert "notes.txt: not a report or model of hscheduler: it is not JSON" in capsys.readouterr().err
 
     def test_a_model_is_used_for_a_sweep(self, report, tmp_path, capsys):
         spec, model = tmp_path / "sweep.toml", tmp_path / "model.json"
@@ -242,7 +242,7 @@ class TestCommands:
             (["simulate", "--like", "REPORT", "--policy", "elastic", "--trials", "3"], "--trials has no use"),
             (["simulate", "--trace", "x.csv", "--model", "REPORT"], "--model has no use"),
             (["simulate", "--paper", "--trials", "3"], "--paper says all"),
-            (["simulate", "--paper", "--model", "REPORT"], "no model as hscheduler fit writes it"),
+            (["simulate", "--paper", "--model", "REPORT"], "not a model that hscheduler fit wrote"),
         ],
     )
     def test_bad_words_are_told(self, report, words, message, capsys):
@@ -251,7 +251,7 @@ class TestCommands:
 
     def test_what_is_no_report_is_told(self, tmp_path):
         path = tmp_path / "report.json"
-        for text, message in (("{}", "no report"), ("[", "Expecting"), ('{"trials": []}', "no report")):
+        for text, message in (("{}", "not a report"), ("[", "Expecting"), ('{"trials": []}', "not a report")):
             path.write_text(text)
             with pytest.raises(DataError, match=message):
                 reports_in(path)

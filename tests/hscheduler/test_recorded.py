@@ -75,10 +75,9 @@ class Kept:
         """Compact the record; go on from that as the process that has it, or as the next one."""
         over = self.registry.over()
         rows = self.registry.rows(over, LookUps(self.registry, self.record.rows).submission)
-        self.record.compact(HEADER, self.registry.snapshot(), rows, self.registry.decided())
+        self.record.compact(HEADER, self.registry.without(over).snapshot(), rows, self.registry.decided())
         self.registry.forget(over)
         found = Registry.of_snapshot(self.record.snapshot(), self._policy)
-        found.forget(over)
         assert found.snapshot() == self.registry.snapshot()
         self.registry = found
 

@@ -112,3 +112,20 @@ def test_a_simulated_sweep_has_no_model(
     assert "is not a real job" in capsys.readouterr().err
     assert cli.main(["results", str(tmp_path / "none.json")]) == 2
     assert "there is no such file" in capsys.readouterr().err
+
+
+def test_a_word_that_is_no_file_is_a_sweep_of_the_default_service(
+    report: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["results", "mine"]) == 2
+    told = f"there is no sweep 'mine': no H-scheduler was ever in {tmp_path / 'home' / 'hscheduler'}"
+    assert told in capsys.readouterr().err
+    kept = tmp_path / "home" / "hscheduler" / "reports"
+    kept.mkdir(parents=True)
+    written(kept / "mine.json", report)
+    assert cli.main(["results", "mine"]) == 0
+    assert report["best"]["job_id"] in capsys.readouterr().out
+    assert cli.main(["results", "mine.json"]) == 2
+    assert "mine.json: there is no such file" in capsys.readouterr().err

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from eps.cluster.yarn.application import Application
 from eps.errors import ConfigError, PeerUnavailableError
 from eps.spec.job_spec import JobSpec
+from eps.storage.jobdir import JobDir
 from hscheduler import cli
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
@@ -68,7 +70,7 @@ def test_one_that_runs_or_ran_a_moment_ago_is_waited_for(gone: ServiceDir) -> No
     with SchedulerClient(gone, give_up_s=0.3) as client:
         with gone.lock(), pytest.raises(PeerUnavailableError, match=r"does not answer for 0\.3 s"):
             client.jobs()
-        client._has_answered = True
+        client._line._has_answered = True
         with pytest.raises(PeerUnavailableError, match=r"does not answer for 0\.3 s"):
             client.jobs()
 
@@ -94,6 +96,35 @@ def test_why_a_job_runs_as_it_does_is_told_by_what_was_decided(
     assert decisions[0] == "    0.00 s  of a time that is forgotten"
     assert decisions[1].partition(" s  ")[2] == "a starts with 1 worker and 1 server: they are free"
     assert len(decisions) == 2
+
+
+def test_of_a_job_that_runs_the_latest_loss_is_listed(
+    service: Service, client: SchedulerClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client.submit_job("a", JobSpec())
+    service.scheduler._events.put(e.Iterated("a", 2, losses=((0.5, 1, 0.75), (0.0, 2, 0.25))))
+    service.scheduler.settle(TIMEOUT_S)
+    job = client.job("a")
+    assert (job["loss"], job["latest_loss"], job["on"]) == (None, 0.25, "local")
+    assert cli.main(["jobs", "--state", str(tmp_path / "service")]) == 0
+    head, row, _ = capsys.readouterr().out.splitlines()
+    assert dict(zip(head.split(), row.split(), strict=False))["PHASE"] == "early" and " 0.25" in row
+
+
+def test_of_a_job_on_yarn_the_command_that_works_is_told(
+    service: Service, client: SchedulerClient, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    client.submit_job("a", JobSpec())
+    job = client.job("a")
+    monkeypatch.setattr(SchedulerClient, "job", lambda self, job_id: {**job, "on": "yarn"})
+    directory, state = JobDir(tmp_path / "service"), str(tmp_path / "service")
+    Application("application_1_0001", "", "conf").write(directory)
+    monkeypatch.setattr("hscheduler.application.follow.say_where", lambda directory: None)
+    assert cli.main(["why", "a", "--state", state]) == 0
+    told = capsys.readouterr().out
+    assert "what its containers write: yarn logs -applicationId application_1_0001\n" in told
+    assert "eps status" not in told
 
 
 def test_no_job_is_said_to_have_done_more_than_it_is_to_do(service: Service, client: SchedulerClient) -> None:
@@ -123,8 +154,7 @@ def test_what_to_type_next_finds_the_same_service(
     job.write_text('data = "sklearn:digits"\nmodel = "softmax"\n')
     sweep.write_text('[sweep]\ntrials = 1\nalgorithm = "random"\n[job]\nmodel = "softmax"\ndata = "sklearn:digits"\n')
     assert cli.main(["submit", str(job), "--name", "j", "--state", state]) == 0
-    told = f"j is submitted, for eps as {service.scheduler.name_of('j')}; hscheduler why j --state {state} says how it"
-    assert capsys.readouterr().out == f"{told} is\n"
+    assert capsys.readouterr().out == f"j is submitted; hscheduler why j --state {state} says how it is\n"
     large = tmp_path / "large.toml"
     large.write_text('data = "sklearn:digits"\nmodel = "softmax"\nworkers = 90\nsplits = 90\n')
     for _ in range(2):

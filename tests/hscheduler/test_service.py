@@ -16,6 +16,7 @@ import pytest
 from eps.errors import ConfigError, DeadlineError, PeerUnavailableError
 from eps.job.yarn import within
 from eps.spec.job_spec import JobSpec
+from eps.storage.jobdir import jobs_dir
 from eps.system.waits import wait_for
 from hscheduler import cli
 from hscheduler.cli.commands import sweep
@@ -376,6 +377,8 @@ def test_the_report_of_jobs_without_a_sweep_is_there_when_their_service_is_gone(
     with Service(directory, settings()), SchedulerClient(directory) as client:
         client.submit_job("a", JobSpec())
     assert [trial["job_id"] for trial in past_report(directory, "jobs")["trials"]] == ["a"]
+    with pytest.raises(ConfigError, match=r"sweep is 'mine', but must be one of jobs$"):
+        past_report(directory, "mine")
 
 
 def test_the_jobs_of_a_trial_are_one_trial_also_when_nobody_remembers_its_tries(
@@ -405,6 +408,25 @@ def test_the_jobs_of_a_trial_are_one_trial_also_when_nobody_remembers_its_tries(
         assert tries[0] == ["a-trial-1", "a-trial-1-again-1"]
         assert tries[1:] == others
         assert found["trials"][0]["name"].endswith("again-1")
+
+
+def test_the_model_of_a_job_that_ended_before_its_master_was_lost_is_found_where_it_was_left(
+    world: World, directory: ServiceDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
+    left = tmp_path / "left.npz"
+    left.write_bytes(b"what it was trained to")
+    with Service(directory, settings()) as service, SchedulerClient(directory) as client:
+        client.submit_job("a", JobSpec())
+        submission = service.scheduler.look_ups.submission("a")
+        assert submission is not None
+        (jobs_dir() / submission.name).mkdir(parents=True)
+        place: Any = SimpleNamespace(open_model=lambda name: left.open("rb"))
+        with within.standing(place):
+            service.scheduler._events.put(e.JobEnded("a", Phase.FINISHED, loss=0.5))
+            service.scheduler.settle(TIMEOUT_S)
+            client.save_model("a", str(tmp_path / "model.npz"))
+        assert (tmp_path / "model.npz").read_bytes() == left.read_bytes()
 
 
 def test_of_sweeps_that_are_ranked_by_different_things_none_has_the_best_trial(

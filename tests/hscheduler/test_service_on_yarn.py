@@ -13,7 +13,7 @@ import pytest
 from eps.cluster.yarn.application import RESULTS, Application
 from eps.cluster.yarn.types import ApplicationReport, Submission
 from eps.core.types import Address
-from eps.errors import ConfigError
+from eps.errors import ConfigError, JobNotFoundError
 from eps.hadoop.conf import HadoopConf
 from eps.job.yarn.sweeps import report_file
 from eps.job.yarn.within import JOBS
@@ -22,6 +22,7 @@ from eps.storage.locations import RemotePath, open_storage
 from hscheduler.application.orders import SERVICE_FILE, SERVICE_TYPE
 from hscheduler.cli import main
 from hscheduler.cli.commands.common import client_of, travelling
+from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
@@ -91,7 +92,12 @@ def yarn(hdfs: FakeHdfs, state: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(f"{command}.YarnClient", lambda conf: found)
     (tmp_path / "core-site.xml").write_text("<configuration/>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    (tmp_path / "application.toml").write_text(f'staging = "webhdfs://{hdfs.authority}/eps"\ntags = "nightly"\n')
+    # Nobody listens where the application says.
+    monkeypatch.setattr("hscheduler.application.follow.GIVE_UP_S", 0.0)
+    (tmp_path / "application.toml").write_text(
+        f'staging = "webhdfs://{hdfs.authority}/eps"\ntags = "nightly"\npriority = 4\nlifetime = 600\n'
+        'acl = ["view=ann"]\ncontainer_timeout = 90\n'
+    )
     return found
 
 
@@ -99,6 +105,10 @@ def serve(state: Path, *flags: str) -> int:
     file = state.parent / "application.toml"
     size = ["--container-memory", "512MiB"]
     return main(["serve", "--on", "yarn", "--state", str(state), "--application", str(file), *size, *flags])
+
+
+def unknown(client: SchedulerClient, sweep: str) -> None:
+    raise JobNotFoundError(f"there is no job and no sweep {sweep!r}")
 
 
 def staged(hdfs: FakeHdfs) -> list[str]:
@@ -117,6 +127,7 @@ def test_a_service_is_one_application_that_goes_on_without_a_process_here(
 ) -> None:
     asked = detached.submission
     assert asked is not None and (asked.application_type, asked.tags) == (SERVICE_TYPE, ("nightly",))
+    assert (asked.priority, asked.lifetime_s, asked.launch.access) == (4, 600.0, {"view": "ann"})
     noted, directory = Application.read(JobDir(state)), ServiceDir(state)
     assert noted is not None and noted.application_id == ID and noted.shared.startswith("webhdfs://")
     assert not directory.is_running() and directory.address() == Address("n1", 7)
@@ -135,13 +146,16 @@ def test_it_is_told_what_it_is_and_how_it_ends(
 
 
 def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it_has_left(
-    detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str]
-) -> None:
+    detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     submitted, detached.submission = detached.submission, None
     detached.said = ["RUNNING", "RUNNING", KeyboardInterrupt(), "KILLED"]
     assert serve(state) == 0 and submitted is not None
     assert detached.submission is None and detached.killed == [ID]
-    assert capsys.readouterr().out.endswith("H-scheduler ends, and its jobs with it\n")
+    told = capsys.readouterr()
+    how = f"hscheduler results SWEEP --state {state} shows what a sweep has brought"
+    assert told.out.splitlines()[4:] == [f"H-scheduler has ended, and its jobs with it; {how}"] and not told.err
     assert staged(hdfs) == []
     best = report_of("mine")["best"]["job_id"]
     there = {path.parent.name for path in jobs_dir().glob("*/model.npz")}
@@ -158,6 +172,11 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it
     assert serve(state, "--detach") == 0
     noted = Application.read(JobDir(state))
     assert noted is not None and noted.application_id == "application_1_0002"
+    capsys.readouterr()
+    monkeypatch.setattr(SchedulerClient, "report", unknown)
+    assert main(["results", "mine", "--state", str(state)]) == 0
+    assert best in capsys.readouterr().out, "what the application before it has brought"
+    assert main(["results", "other", "--state", str(state)]) == 4
 
 
 def test_one_that_others_have_ended_leaves_its_results_here(

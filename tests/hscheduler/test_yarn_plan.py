@@ -11,6 +11,7 @@ from hscheduler.core.resources import Resources
 from hscheduler.yarn.plan import Facts, make_plan, waits
 from hscheduler.yarn.wire import Application, Ask, Plan, Queue, Snapshot, User
 from tests.hscheduler.yarn_world import SIZE, container, facts, running, snapshot, waiting
+from tests.tiers import rotating
 
 TAGS = ("eps.workers=2", "eps.servers=1", "eps.worker=1024x1", "eps.server=1024x1")
 AM_LIMIT = "Application is added to the scheduler and is not yet activated. {} AM resource limit exceeded. Details"
@@ -294,7 +295,7 @@ def test_cores_count_only_where_yarn_counts_them() -> None:
 
 def test_no_plan_ever_takes_what_must_stay() -> None:
     plans = 0
-    for seed in range(300):
+    for seed in rotating(300):
         lots = random.Random(seed)
         jobs = [
             running(k, {"n1:1": lots.randint(0, 4), "n2:1": lots.randint(0, 4)}, marked=(lots.randint(2, 5),))

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,15 +47,13 @@ def maven(folder: Path, version: str, *words: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def skip_but(version: str, always: str, request: pytest.FixtureRequest) -> None:
-    """Skip a line of Hadoop that is not the one that is always tested, unless all are to be."""
-    if version != always and not request.config.getoption("--every-hadoop"):
-        pytest.skip(f"only with --every-hadoop; {always} is always built against")
+def lines(always: str) -> list[Any]:
+    """Return the lines of Hadoop, all but one of which only the tier ``all`` plays."""
+    return [line if line == always else pytest.param(line, marks=pytest.mark.tier("all")) for line in LINES]
 
 
-@pytest.mark.parametrize("version", LINES)
-def test_plugin_is_built_against_a_line_of_hadoop(version: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    skip_but(version, ALWAYS, request)
+@pytest.mark.parametrize("version", lines(ALWAYS))
+def test_plugin_is_built_against_a_line_of_hadoop(version: str, tmp_path: Path) -> None:
     maven(tmp_path, version, "package")
     with zipfile.ZipFile(tmp_path / "hscheduler-yarn-plugin.jar") as jar:
         classes = [name for name in jar.namelist() if name.endswith(".class")]
@@ -66,9 +65,8 @@ def test_plugin_is_built_against_a_line_of_hadoop(version: str, tmp_path: Path, 
     assert versions == {52}
 
 
-@pytest.mark.parametrize("version", LINES)
-def test_plugin_passes_its_own_tests(version: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    skip_but(version, HADOOP_VERSION, request)
+@pytest.mark.parametrize("version", lines(HADOOP_VERSION))
+def test_plugin_passes_its_own_tests(version: str, tmp_path: Path) -> None:
     maven(tmp_path, version, "test", "-Ptests")
 
 

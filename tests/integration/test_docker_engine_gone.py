@@ -30,8 +30,8 @@ def test_it_fails_in_time_says_what_to_do_and_can_be_resumed(
         assert ended["state"] == "failed"
         assert ended["reason"].startswith(f"the Docker engine at {engine.url} has not answered for ")
         assert ended["reason"].endswith(
-            " s (engine_timeout_s is 1): start it, then eps resume left goes on from the latest checkpoint, or from "
-            "the seed"
+            " s (engine_timeout_s is 1): start it, then eps resume left restarts from the latest checkpoint, or from "
+            "the seed if there is none"
         )
         engine.come_back()
         with eps.Job.resume("left") as found:

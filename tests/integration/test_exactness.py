@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 import eps
+from eps.master.export import test_metrics as metrics_on_test_data
 from eps.spec.model_file import read_model
 from tests.integration.conftest import asked_phases
+from tests.server.test_accuracy import trained
 
 #: Ten changes: add and remove, workers and servers, several at once, by count and by name.
 TEN_CHANGES = (
@@ -162,3 +164,13 @@ def test_the_history_tells_of_training_however_often_the_test_data_is_evaluated(
     assert [entry["clock"] for entry in seldom if "test_loss" in entry] == [0, 12]
     # Before the first step every class is as likely as any.
     assert all(entry["test_loss"] != entry["loss"] for entry in often[1:])
+
+
+def test_a_job_computes_what_one_process_does_and_has_its_metrics(home: Path, tmp_path: Path) -> None:
+    """Which is how ``tests/server/test_accuracy.py`` trains."""
+    settings: dict[str, Any] = {"data": "sklearn:breast_cancer", "model": "logistic", "test": "0.2", "iterations": 20}
+    report = run("job", workers=2, servers=2, export=str(tmp_path / "model.npz"), **settings)
+    runtime, model = trained(tmp_path, **settings)
+    found, tensors = read_model(tmp_path / "model.npz").tensors, runtime.key_space.unpack(model)
+    assert {name: values.tobytes() for name, values in found.items()} == {n: v.tobytes() for n, v in tensors.items()}
+    assert report["metrics"]["test"] == metrics_on_test_data(runtime, tensors)

@@ -2,8 +2,8 @@
 
 The job master kills it itself when the plan enters the phase (:mod:`tools.chaos.trap`): the moment is exact.  Every
 trap must spring, and :data:`OUTCOMES` says what becomes of the plan.  One job goes through all operations, with the
-same victim in the same phase of each.  ``--every-kill`` plays all, and each operation in a job of its own as well;
-without it a selection is played.
+same victim in the same phase of each.  The tier ``all`` plays all, and each operation in a job of its own as well; the
+gate plays each phase once, with a victim that the run's seed draws.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ import eps
 from eps.core.reconfig import OPERATIONS, Operation, Phase
 from tests.integration.conftest import RunUndisturbed
 from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
+from tests.tiers import of_tier, sample, seed_of_run
 from tools.chaos.master import chaos_master
 from tools.chaos.trap import BYSTANDER, DONOR, MASTER, MASTER_LATE, MASTERS, RECEIVER, SPRUNG, VICTIMS
 
@@ -81,18 +83,8 @@ OUTCOMES = table("""
     switched       receiver     released     released     released        released        released
     switched       bystander    released     released     released        released        released
 """)
-#: What is played without ``--every-kill``: each phase, and each victim.
-SELECTION = (
-    (Phase.PROPOSED, RECEIVER),
-    (Phase.PREPARED, DONOR),
-    (Phase.LISTS_UPDATED, MASTER),
-    (Phase.COPIED, RECEIVER),
-    (Phase.COMMITTED, DONOR),
-    (Phase.COMMITTED, MASTER),
-    (Phase.SWITCHED, BYSTANDER),
-    (Phase.SWITCHED, MASTER_LATE),
-)
-#: A job may end before it asks for followers, so these have jobs of their own, in which a server is lost early.
+#: A job may end before it asks for followers, so these have jobs of their own, in which a server is lost early.  The
+#: gate plays some of them.
 ALONE = tuple(
     (Operation.FOLLOW, phase, victim)
     for phase, victim in (
@@ -108,13 +100,14 @@ ALONE = tuple(
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    every = metafunc.config.getoption("--every-kill")
     if "operation" in metafunc.fixturenames:
         cases = [(operation, phase, victim) for operation in PLAYED for phase in PHASES for victim in VICTIMS]
-        metafunc.parametrize(("operation", "phase", "victim"), cases if every else ALONE)
+        metafunc.parametrize(("operation", "phase", "victim"), of_tier(metafunc.config, sample(ALONE, 3), cases))
     elif "phase" in metafunc.fixturenames:
-        together = [(phase, victim) for phase in PHASES for victim in VICTIMS]
-        metafunc.parametrize(("phase", "victim"), together if every else SELECTION)
+        cases = [(phase, victim) for phase in PHASES for victim in VICTIMS]
+        victims = Random(seed_of_run()).sample(VICTIMS, len(VICTIMS))
+        of_each = [(phase, victims[number % len(victims)]) for number, phase in enumerate(PHASES)]
+        metafunc.parametrize(("phase", "victim"), of_tier(metafunc.config, of_each, cases))
 
 
 @pytest.fixture

@@ -192,7 +192,7 @@ def test_job_trains_on_where_checkpoints_cannot_be_written_and_says_so(home: Pat
             job.directory.checkpoints.write_text("in the way")
         wait_for(lambda: bool(job.status()["checkpoints"]["error"]), TIMEOUT_S, "the failure to be told")
         error = job.status()["checkpoints"]["error"]
-        assert ("File too large" if fault == "full" else "cannot be made") in error and "checkpoints" in error
+        assert ("File too large" if fault == "full" else "cannot be created") in error and "checkpoints" in error
         wait_for_clock(job, job.status()["clock"] + 20)
         failed = job.status()["checkpoints"]["failed"]
         assert failed >= 1

@@ -33,6 +33,7 @@ from tests.fakes.running_yarn import CAPACITY, MORE_NODES, NODES, PATIENCE_S, Ru
 from tests.fakes.storage import AWAY
 from tests.fakes.webhdfs import FakeHdfs
 from tests.integration.test_kill_in_plans import PHASES
+from tests.tiers import tier_of
 from tools.chaos.trap import MASTER, MASTER_LATE
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
@@ -120,11 +121,21 @@ def test_the_master_of_a_submitted_job_brings_to_hdfs_what_goes_there_and_nothin
     assert "M " in (yarn.shared / RESULTS / "master.log").read_text()
 
 
+def test_a_job_ends_in_order_before_yarn_ends_it_for_its_lifetime(begin: Begin) -> None:
+    yarn = begin(lifetime_s=15.0)
+    yarn.reach(1)
+    wait_for(lambda: yarn.ended is not None, PATIENCE_S, "its lifetime to pass")
+    ended = read_json(yarn.shared / RESULTS / ENDED_FILE)
+    assert ended == {"state": "killed", "exit_code": 1, "reason": "its lifetime of 15 s has passed"}
+    report = read_json(yarn.shared / RESULTS / "report.json")
+    assert report is not None and report["clock"] >= 1 and (yarn.shared / RESULTS / PAGE_FILE).exists()
+
+
 def test_a_master_killed_in_every_phase_of_every_plan_changes_no_bit_and_leaks_no_container(
     begin: Begin, undisturbed: dict[str, Any], pytestconfig: pytest.Config
 ) -> None:
     """One job goes through all operations; in each phase of each its master is killed, before it speaks or after."""
-    every = pytestconfig.getoption("--every-kill")
+    every = tier_of(pytestconfig) == "all"
     traps = [
         f"{operation}:{phase}:{victim}"
         for operation in Operation
@@ -184,7 +195,7 @@ def test_a_store_that_hangs_for_longer_than_a_master_may_ends_none(begin: Begin,
     assert report["generation"] == 1
 
 
-@pytest.mark.every_fault
+@pytest.mark.tier("all")
 def test_a_master_lost_while_nothing_can_be_logged_ends_the_job_and_says_how_to_go_on(begin: Begin) -> None:
     """Nor can it be noted that records are missing, as while HDFS as a whole is started again."""
     yarn = begin()
@@ -282,7 +293,7 @@ def test_a_job_that_loses_a_node_with_all_that_ran_there_comes_back_to_its_size(
     assert len(report["losses"]) == lost
 
 
-@pytest.mark.every_fault
+@pytest.mark.tier("all")
 def test_a_job_that_loses_node_after_node_while_it_starts_begins_in_the_end(begin: Begin) -> None:
     """YARN misses a node after minutes: long before, its members are killed for their silence, which says nothing."""
     first, *others, last = MORE_NODES

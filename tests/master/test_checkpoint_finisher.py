@@ -117,7 +117,7 @@ def test_folder_that_is_somebody_elses_by_now_stays_so(tmp_path: Path) -> None:
     half = folder / f"{checkpoint_name(1, 20)}{PARTIAL}"
     half.mkdir()
     failed = one.fail(2, 20)
-    assert "is of the job two:/jobs/a9a by now" in failed
+    assert "belongs to job two:/jobs/a9a now" in failed
     one.finisher.close()
     assert two.store.names() == [checkpoint_name(1, 15)] and half.is_dir()
     assert (folder / OWNER).read_text() == "two:/jobs/a9a\n"

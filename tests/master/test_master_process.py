@@ -422,7 +422,7 @@ def test_model_that_cannot_be_brought_is_brought_again_and_not_made_again_unless
         told.append(rig.master.status()["storage_error"])
         if len(told) == 1:
             tell(why)
-            raise StorageError(f"{why}; it was waited for 60 s")
+            raise StorageError(f"{why}; retried for 60 s")
 
     monkeypatch.setattr(export, "export", make)
     monkeypatch.setattr(rig.master._exporter, "_bring", bring)

@@ -148,7 +148,7 @@ def test_a_peer_whose_reply_trickles_in_is_lost(shorter_stall: None, way: str, t
         trickle(FRAME[begin:], done)(sock)
 
     with answering(way, play) as connection:
-        with pytest.raises(PeerUnavailableError, match="stopped in the middle"):
+        with pytest.raises(PeerUnavailableError, match="stalled in the middle"):
             if taken_by == "replies":
                 ask(connection, Message())
             else:
@@ -164,7 +164,7 @@ def test_a_peer_that_stops_for_good_is_lost_to_who_waits_for_others_too(shorter_
         replies.request(1, connection, Message())
         answered = replies.next(DEADLINE_S)
         assert answered is not None
-        with pytest.raises(PeerUnavailableError, match="stopped in the middle"):
+        with pytest.raises(PeerUnavailableError, match="stalled in the middle"):
             answered[1].result()
         done.set()
 

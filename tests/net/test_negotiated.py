@@ -86,7 +86,7 @@ def test_the_only_way_that_one_end_takes_is_taken(member: Address, way: str) -> 
 def test_the_way_that_is_taken_is_told(member: Address, way: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "eps.net.arrays.negotiated"):
         way_taken(NegotiatedVan(TOKEN, way), member)
-    assert [record.getMessage() for record in caplog.records] == [f"{member} is reached by {way}"]
+    assert [record.getMessage() for record in caplog.records] == [f"connected to {member} over {way}"]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -103,7 +103,7 @@ def test_whoever_wants_to_know_hears_the_way_of_each_connection(member: Address,
 @pytest.mark.parametrize(("ours", "theirs"), [("tcp", "unix"), ("shm", "tcp"), ("unix", "shm")])
 def test_members_without_a_way_in_common_do_not_meet(ours: str, theirs: str) -> None:
     listener = NegotiatedVan(TOKEN, theirs).listen(echo)
-    with pytest.raises(PeerUnavailableError, match="no way"):
+    with pytest.raises(PeerUnavailableError, match="offers no transport"):
         NegotiatedVan(TOKEN, ours).connect(listener.address, DEADLINE_S)
     listener.close()
 
@@ -121,7 +121,7 @@ def test_where_the_names_lead_nowhere_tcp_is_taken_and_that_is_told(
         with caplog.at_level(logging.INFO, "eps.net.arrays.negotiated"):
             assert way_taken(NegotiatedVan(TOKEN), address) == "tcp"
         told = caplog.records[-1].getMessage()
-        assert told.startswith(f"{address} is reached by tcp, not by shm: ") and "; unix: " in told
+        assert told.startswith(f"connected to {address} over tcp, not shm: ") and "; unix: " in told
 
 
 def test_a_socket_that_says_nothing_takes_only_a_share_of_the_time() -> None:
@@ -150,7 +150,7 @@ def test_a_member_of_another_host_is_not_sought_on_unix_sockets(host: str) -> No
     offers = [(way, listeners[way].address.host, 0) for way in ("shm", "unix")]
     with front(*offers, ("tcp", "", 0), host=host) as address:
         assert way_taken(NegotiatedVan(TOKEN), address) == "tcp"
-        with pytest.raises(PeerUnavailableError, match="no way"):
+        with pytest.raises(PeerUnavailableError, match="offers no transport"):
             NegotiatedVan(TOKEN, "shm").connect(address, DEADLINE_S)
     with front(*offers, ("tcp", "", 0)) as address:
         assert way_taken(NegotiatedVan(TOKEN), address) == "shm"

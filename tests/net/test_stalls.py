@@ -62,7 +62,7 @@ def test_a_peer_that_takes_nothing_is_lost_soon_after_its_time(
     assert lost.noticed.wait(DEADLINE_S)
     # What the system's buffers take is taken at first, and a look is a quarter of the time.
     assert STALL_S - 0.1 < time.monotonic() - began_s < 1.9 * STALL_S
-    assert "less than" in lost.reason and f"{40 * MIB} bytes wait" in caplog.text
+    assert "less than" in lost.reason and f"{40 * MIB} unsent bytes" in caplog.text
     assert not sender.send([Part([b"more"])], 4)
     end(sender, wire)
 

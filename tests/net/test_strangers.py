@@ -49,7 +49,7 @@ def test_refused_handshakes_share_a_line_of_the_log(way: str, caplog: pytest.Log
         connection.close()
     finally:
         listener.close()
-    lines = [r.getMessage() for r in caplog.records if "is refused" in r.getMessage()]
+    lines = [r.getMessage() for r in caplog.records if "was refused" in r.getMessage()]
     assert len(lines) == 1, lines
 
 
@@ -70,7 +70,7 @@ def test_a_member_connects_while_silent_strangers_keep_all_the_places(
             # All places are taken again.
             open_sockets.enter_context(dial(listener.address))
         listener.close()
-    assert "the oldest is ended for another" in caplog.text
+    assert "the oldest is closed for a new one" in caplog.text
 
 
 def test_a_member_connects_under_tls_while_silent_strangers_keep_all_the_places(tmp_path: Path) -> None:
@@ -121,4 +121,4 @@ def test_another_user_is_turned_away_before_anything_is_asked(way: str, caplog: 
     finally:
         listener.close()
     assert done.stdout == b"0\n", done.stderr
-    assert [r for r in caplog.records if f"of user {OTHER_UID}" in r.getMessage()]
+    assert [r for r in caplog.records if f"as user {OTHER_UID}" in r.getMessage()]

@@ -257,7 +257,7 @@ class TestLines29To40:
         toy.finish("took")
         toy.iterate("gave", 1.0)
         assert toy.job("gave").size == (8, 4), "what it asked for, although it may grow"
-        assert toy.sentences[-1].startswith("who waits does not fit before a job has ended: gave gets 2 workers")
+        assert toy.sentences[-1].startswith("no queued job fits before a running one ends: gave gets 2 workers")
         assert toy.job("large").why.startswith("infeasible")
         toy.iterate("gave", 1.0)
         assert toy.job("gave").size == (8, 4)
@@ -391,7 +391,7 @@ class TestSection6:
             toy.feed(name, feedback)
         toy.settle()
         assert toy.over == {"b": Phase.KILLED}
-        assert "2 jobs of sweep that finished or go on have better early feedback than its 0.3" in toy.job("b").why
+        assert "2 running or finished jobs of sweep have better early feedback than its 0.3" in toy.job("b").why
 
     def test_static_queues(self):
         toy = Toy.of(1, POLICIES["static"])

@@ -22,9 +22,9 @@ from eps.ml.optim import OPTIMIZERS
 from eps.net.arrays.api import ReplyTo
 from eps.net.messages.exchange import PullPart, PushPart, build_exchange, parse_reply
 from eps.server.commands import Arithmetic, Command
+from eps.server.open_requests import PendingExchange, PushRequest
 from eps.server.partition_store import PartitionStore
 from eps.server.partitions import initial_values
-from eps.server.pending import PendingExchange, PushRequest
 from eps.server.shell import ServerShell
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime

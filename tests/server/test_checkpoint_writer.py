@@ -149,7 +149,7 @@ def test_a_datanode_that_is_waited_for_is_asked_for_nothing_after_the_end(monkey
         rig.writer.close(TIMEOUT_S)
         assert rig.writer._thread is not None and not rig.writer._thread.is_alive()
         failed = rig.reports[-1]
-        assert isinstance(failed, m.CheckpointPartFailed) and "the server ends" in failed.message
+        assert isinstance(failed, m.CheckpointPartFailed) and "the server is ending" in failed.message
 
 
 def test_an_order_that_comes_again_is_answered_again(slow: Rig) -> None:

@@ -113,7 +113,7 @@ def test_a_follower_that_takes_nothing_fails_the_stream_where_a_worker_waits(
     stream = FollowerStream(follower.peers, follower.listener.address, 3, "server-2")
     stream.send(transfer(followers.MOST_WAITING_BYTES + 1))
     failed = stream.wait_for_room()
-    assert failed is not None and "did not take what waits for it" in failed.why
+    assert failed is not None and "did not receive queued updates" in failed.why
     assert stream.wait_for_room() is None and list(stream.acknowledged()) == []
 
 

@@ -13,7 +13,7 @@ from eps.net.arrays import memory
 from eps.net.arrays.api import Message
 from eps.net.arrays.frames import checksum_of
 from eps.net.arrays.sockets import SHARED_MEMORY, SocketVan
-from eps.server.incoming import Preparations, take_in
+from eps.server.incoming import Preparations, own_arrays
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
 from tests.fakes.inproc_van import InProcessVan
@@ -47,7 +47,7 @@ def lies_in(array: np.ndarray, other: np.ndarray) -> bool:
 def test_parameters_that_came_alone_are_kept_where_they_are() -> None:
     values = np.arange(5000, dtype=np.float32)
     state, big = received(np.array([3, 4], np.int64), values)
-    (kept_state, kept), checksum = take_in(Message(b"head", (state, big)), InProcessVan())
+    (kept_state, kept), checksum = own_arrays(Message(b"head", (state, big)), InProcessVan())
     assert lies_in(kept, big) and kept.flags.writeable
     # It would keep the parameters' memory for sixteen bytes.
     assert not lies_in(kept_state, state)
@@ -57,7 +57,7 @@ def test_parameters_that_came_alone_are_kept_where_they_are() -> None:
 def test_parameters_that_came_with_slots_do_not_keep_the_memory_of_both() -> None:
     values, slot = (np.full(5000, x, np.float32) for x in (1, 2))
     arrays = received(values, slot)
-    taken, checksum = take_in(Message(b"", arrays), InProcessVan())
+    taken, checksum = own_arrays(Message(b"", arrays), InProcessVan())
     assert not any(lies_in(mine, theirs) for mine in taken for theirs in arrays)
     assert [array.tobytes() for array in taken] == [values.tobytes(), slot.tobytes()]
     assert checksum == checksum_of(b"", [values, slot])
@@ -66,7 +66,7 @@ def test_parameters_that_came_with_slots_do_not_keep_the_memory_of_both() -> Non
 def test_lent_array_is_copied_once_and_the_copy_is_what_is_checked() -> None:
     lent = np.random.default_rng(0).normal(size=300_000).astype(np.float32)
     lent.flags.writeable = False
-    (mine,), checksum = take_in(Message(b"", (lent,)), InProcessVan())
+    (mine,), checksum = own_arrays(Message(b"", (lent,)), InProcessVan())
     assert mine.flags.writeable and not lies_in(mine, lent)
     assert checksum == checksum_of(b"", [lent]) == checksum_of(b"", [mine])
 
@@ -75,13 +75,13 @@ def test_parameters_lie_in_memory_that_is_lent_where_the_van_has_it() -> None:
     van = SocketVan(SHARED_MEMORY)
     assert van.arena is not None
     values, slot = (np.full(20_000, x, np.float32) for x in (1, 2))
-    (mine, my_slot), _ = take_in(Message(b"", (values, slot)), van)
+    (mine, my_slot), _ = own_arrays(Message(b"", (values, slot)), van)
     assert van.arena.find(mine) is not None
     assert van.arena.find(my_slot) is None
 
 
 def test_empty_arrays_are_taken_in_too() -> None:
-    taken, checksum = take_in(Message(b"", (np.empty(0, np.float32), np.empty(0, np.int16))), InProcessVan())
+    taken, checksum = own_arrays(Message(b"", (np.empty(0, np.float32), np.empty(0, np.int16))), InProcessVan())
     assert [array.shape for array in taken] == [(0,), (0,)]
     assert checksum == checksum_of(b"", [])
 

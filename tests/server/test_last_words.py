@@ -16,7 +16,7 @@ from eps.server.main import Server
 from eps.worker.main import Worker
 
 TIMEOUT_S = 60.0
-WHY = "the job master is gone"
+WHY = "the job master is unreachable"
 
 
 def test_the_last_line_of_a_worker_says_why_it_ended(caplog: pytest.LogCaptureFixture) -> None:

@@ -173,9 +173,12 @@ def test_snapshot_that_the_job_cannot_have_is_refused(follower: Follower, change
     ("seal", "reason"),
     [
         (None, "without a checksum"),
-        (Seal("0123456789abcdef"), "left as 0123456789abcdef and arrived as "),
-        (Seal("0123456789abcdef", "0123456789abcde0"), "left as 0123456789abcdef and arrived as 0123456789abcde0"),
-        (Seal(), "left as  and arrived as "),
+        (Seal("0123456789abcdef"), "left with checksum 0123456789abcdef and arrived with "),
+        (
+            Seal("0123456789abcdef", "0123456789abcde0"),
+            "left with checksum 0123456789abcdef and arrived with 0123456789abcde0",
+        ),
+        (Seal(), "left with checksum  and arrived with "),
     ],
     ids=["none", "of others", "of others on the way", "empty"],
 )

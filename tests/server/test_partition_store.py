@@ -298,7 +298,7 @@ def test_version_before_goes_when_the_next_clock_begins() -> None:
         first = next(rig.pushes(gradients))
         rig.read(rig.clock - 1)
         rig.store.accumulate(first, True)
-        with pytest.raises(ProtocolError, match="not keep"):
+        with pytest.raises(ProtocolError, match="no longer keeps"):
             rig.read(rig.clock - 1)
 
 
@@ -318,7 +318,7 @@ def test_server_holds_little_more_than_it_must() -> None:
 def test_snapshot_of_another_partition_is_refused() -> None:
     rig = Rig(make_runtime(optimizer="adam"), 1)
     arrays = list(rig.store.snapshot()[0])
-    with pytest.raises(TransferError, match="is due"):
+    with pytest.raises(TransferError, match="expected"):
         rig.store.install([*arrays[:4], arrays[4][:-1], *arrays[5:]])
 
 
@@ -352,5 +352,5 @@ def test_push_with_maxima_that_are_no_magnitudes_is_refused(bad: float) -> None:
     maxima = np.full(blocks, np.finfo(np.float32).max, np.float32)
     check_pushes(runtime, [PushPart(0, -1, (0,), SAMPLES, np.empty(0, runtime.grid.dtype), maxima)])
     maxima[-1] = bad
-    with pytest.raises(ProtocolError, match="no magnitudes"):
+    with pytest.raises(ProtocolError, match="negative, infinite or NaN"):
         check_pushes(runtime, [PushPart(0, -1, (0,), SAMPLES, np.empty(0, runtime.grid.dtype), maxima)])

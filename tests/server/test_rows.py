@@ -62,7 +62,7 @@ def test_after_going_back_they_lie_side_by_side_again() -> None:
     memory = Memory()
     rows = Rows(RANGES, {0, 1}, memory)
     rows.memory(0, 8)
-    rows.go_back()
+    rows.restart()
     for partition in (0, 1):
         rows.memory(partition, 3)
     assert [len(made) for made in memory.made] == [30, 30]

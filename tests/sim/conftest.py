@@ -1,11 +1,12 @@
-"""``sim_seed``: one test for each seed that ``--seeds`` asks for; ``crash_seed``: for a fifth of them;
-``eviction_seed``: for a twentieth."""
+"""``sim_seed``: one test for each seed of the run; ``crash_seed``: a fifth of them; ``eviction_seed``: a twentieth."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+
+from tests.tiers import seeds
 
 
 @pytest.fixture(autouse=True)
@@ -16,9 +17,6 @@ def disk_that_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "sim_seed" in metafunc.fixturenames:
-        metafunc.parametrize("sim_seed", range(metafunc.config.getoption("--seeds")))
-    if "crash_seed" in metafunc.fixturenames:
-        metafunc.parametrize("crash_seed", range(max(1, metafunc.config.getoption("--seeds") // 5)))
-    if "eviction_seed" in metafunc.fixturenames:
-        metafunc.parametrize("eviction_seed", range(max(1, metafunc.config.getoption("--seeds") // 20)))
+    for name, share in (("sim_seed", 1), ("crash_seed", 5), ("eviction_seed", 20)):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, seeds(metafunc.config, share))

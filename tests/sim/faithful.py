@@ -165,7 +165,7 @@ class FaithfulProcess(SimProcess):
 
 
 class Pending:
-    """Twin of ``eps.server.pending.PendingExchange``."""
+    """Twin of ``eps.server.open_requests.PendingExchange``."""
 
     def __init__(self, exchange: Exchange, reply: Callable[[object], None], on_hurried: Callable[[], None]) -> None:
         self._reply = reply
@@ -322,7 +322,7 @@ class FaithfulWorker(FaithfulProcess, SimWorker):
         def answered(reply: object) -> None:
             if not isinstance(reply, Done) and plan_id not in self.closed:
                 self.job.count("transfer failed")
-                message = f"split {target.item} did not reach {target.target}"
+                message = f"split {target.item} could not be sent to {target.target}"
                 self.report(m.TransferFailed(self.name, plan_id, message))
 
         assert target.item in self.disk, f"{self.name} shall send split {target.item}, which it lacks"

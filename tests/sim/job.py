@@ -194,8 +194,8 @@ class SimJob:
 
     # ---- the master's shell
 
-    def on_event(self, event: e.Event) -> None:
-        """Let the master take an event in, then do what it says."""
+    def on_event(self, event: e.Event) -> Sequence[e.Command]:
+        """Let the master take an event in, then do what it says, and return that."""
         self.note("master", event)
         before, completed = self.master.membership, self.master.progress.completed
         commands = self.master.step(event, self.net.now_s)
@@ -207,6 +207,7 @@ class SimJob:
         if self.master.membership is not None and self.master.membership.version != self._version:
             self._version = self.master.membership.version
             self._check_copies()
+        return commands
 
     def _check_going_back(self, before: Membership, completed: int) -> None:
         """Assert that a job loses clocks only where an owner was lost, or where it was going back already."""
@@ -339,7 +340,9 @@ class SimJob:
     def _tick(self) -> None:
         if self.master.state in ENDED_STATES:
             return
-        self.on_event(e.Tick())
+        is_due = self.master.tick_due_s <= self.net.now_s
+        commands = self.on_event(e.Tick())
+        assert is_due or not commands, "a tick that is not due brings nothing"
         if not self.faithful:
             self._help()
         self.net.after(0.25, self._tick)

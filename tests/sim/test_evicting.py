@@ -17,14 +17,11 @@ from tests.sim.job import CALM
 from tests.sim.mortal import MortalJob
 from tests.sim.random_jobs import faithful_job, hostile_job, schedule, schedule_crashes
 from tests.sim.test_faithful import LIMIT_S
+from tests.tiers import until_met
 
 
 class MortalEvictingJob(EvictingJob, MortalJob):
     """The same, with masters that die."""
-
-
-#: The rarest is met in one job of fifty.
-MOST_SEEDS = 300
 
 
 def played(seed: int, directory: Path | None = None, *, hostile: bool = False, followers: int = 1) -> EvictingJob:
@@ -80,7 +77,7 @@ def test_warnings_come_at_every_step_of_every_kind_of_plan_and_end_in_every_way(
         for operation in (*OPERATIONS, Operation.DRAIN)
         for step in [Phase.LISTS_UPDATED, Phase.COMMITTED, Phase.SWITCHED] + [Phase.PROPOSED] * operation.adds
     ]
-    for seed in range(MOST_SEEDS):
+    for seed in until_met():
         job = played(seed)
         met += job.counted
         ended.update(eviction.outcome for eviction in job.master.evictions.all)

@@ -84,7 +84,7 @@ def test_every_torn_or_flipped_byte_of_a_part_is_found(storage: MemoryStorage) -
     assert len(whole) == size_bytes
     for at in range(size_bytes):
         storage.files["part"] = whole[:at]
-        with pytest.raises(StorageError, match=r"part: .*(torn|damaged)"):
+        with pytest.raises(StorageError, match=r"part: .*(truncated|damaged)"):
             read_part(storage, "part", size_bytes, checksum)
         storage.files["part"] = whole
         flip(storage, "part", at)
@@ -146,7 +146,7 @@ def test_no_valid_checkpoint_is_none_and_says_why(store: CheckpointStore, storag
 
 def test_a_checkpoint_of_another_job_is_refused_with_the_difference(store: CheckpointStore) -> None:
     make(store, 10)
-    with pytest.raises(ConfigError, match="of another job: its optimizer is 'adam', this job's is 'sgd'"):
+    with pytest.raises(ConfigError, match="belongs to another job: its optimizer is 'adam', this job's is 'sgd'"):
         store.latest_valid({**JOB, "optimizer": "sgd"})
 
 
@@ -251,7 +251,7 @@ def test_to_finish_twice_is_harmless(store: CheckpointStore) -> None:
 def test_parts_that_vanished_make_no_checkpoint(store: CheckpointStore, storage: MemoryStorage) -> None:
     made = make(store, 10)
     storage.remove(made.name)
-    with pytest.raises(StorageError, match="vanished"):
+    with pytest.raises(StorageError, match="disappeared"):
         store.finish(made, HISTORY)
     assert store.names() == []
 

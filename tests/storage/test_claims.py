@@ -93,7 +93,7 @@ def test_what_has_become_somebody_elses_stays(
     hdfs.put(f"{place.path}/{OWNER}", b"elsewhere:/jobs/a9a\n")
     remove_claimed(job)
     assert f"{place.path}/0001-00000010/manifest.json" in hdfs.nodes and job.record().yarn.claim is None
-    assert caplog.messages == [f"{place} stays: its {OWNER} does not name {owner_of(job)}"]
+    assert caplog.messages == [f"{place} is not removed: its {OWNER} does not name {owner_of(job)}"]
 
 
 def test_what_cannot_be_removed_is_known_afterwards(job: JobDir, hdfs: FakeHdfs, tmp_path: Path) -> None:

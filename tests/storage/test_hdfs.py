@@ -107,7 +107,7 @@ def test_a_block_of_which_every_datanode_is_lost_is_waited_for_and_said(
             assert storage.checksum("file") == f"MD5-of-0MD5-of-512CRC32C:{hashlib.md5(CONTENT).hexdigest()}"
     (said,) = caplog.messages
     told = f"{name}: {message}" if name else "HTTP status 404 of 127.0.0.2"
-    assert f" for now: {told}" in said and "; tries again for 30 s" in said
+    assert f" for now: {told}" in said and "; retrying for 30 s" in said
     assert ("see that its DataNodes are live" in said) == (name in ("IOException", "PathIOException"))
 
 
@@ -155,7 +155,7 @@ def test_a_write_that_never_arrives_is_an_error_with_the_reason_and_leaves_what_
     storage = impatient(fake)
     put(storage, "file", b"before")
     fake.fault("CREATE", "cut", at_data_node=True, bytes=1000, left=1000)
-    with pytest.raises(StorageError, match=r"/user/eva/file: cannot be written: .*broke: .*; it was waited for 0\.3 s"):
+    with pytest.raises(StorageError, match=r"/user/eva/file: cannot be written: .*broke: .*; retried for 0\.3 s"):
         put(storage, "file", CONTENT)
     assert fake.nodes["/user/eva/file"].content == b"before" and only(fake, "/user/eva/file")
 
@@ -174,7 +174,7 @@ def test_safe_mode_is_waited_for_and_said(
     assert fake.nodes["/user/eva/file"].content == CONTENT and len(fake.asked("MKDIRS")) == 4
     (said,) = caplog.messages
     assert "cannot be written for now: the NameNode is in safe mode" in said
-    assert [f"{text}; tries again for 30 s" for text in told] == [said]
+    assert [f"{text}; retrying for 30 s" for text in told] == [said]
 
 
 def test_safe_mode_that_does_not_end_is_an_error_that_says_what_to_do(fake: FakeHdfs) -> None:
@@ -226,7 +226,7 @@ def test_a_namenode_that_answers_with_a_server_error_is_asked_again(
     fake.fault("MKDIRS", "error", name="NullPointerException", message="still starting", left=3)
     with caplog.at_level(logging.WARNING, "eps.storage.webhdfs"):
         put(storage, "file", CONTENT)
-    assert f"cannot be written for now: {fake.authority} answers HTTP status 500; tries again" in caplog.messages[0]
+    assert f"cannot be written for now: {fake.authority} answers HTTP status 500; retrying" in caplog.messages[0]
     assert fake.nodes["/user/eva/file"].content == CONTENT and len(fake.asked("MKDIRS")) == 4
 
 

@@ -40,7 +40,7 @@ from tests.storage.hdfs_world import storage as storage
 def test_one_that_does_not_know_how_to_replace_a_file_is_told(fake: FakeHdfs, storage: HdfsStorage) -> None:
     put(storage, "file", b"before")
     fake.fault("RENAME", "no")
-    with pytest.raises(StorageError, match=r"/user/eva/file: cannot be written: .*not that of HttpFS"):
+    with pytest.raises(StorageError, match=r"/user/eva/file: cannot be written: .*not of HttpFS"):
         put(storage, "file", b"after")
     assert fake.nodes["/user/eva/file"].content == b"before" and only(fake, "/user/eva/file")
 
@@ -97,8 +97,8 @@ def test_where_nobody_knows_a_namenode_it_is_said_what_was_guessed(
         found.status("x")
     guess = "that port is a guess, for HADOOP_CONF_DIR is not set, which tells of nohost:1234: see that this is where"
     told = str(raised.value)
-    assert f"the host of nohost:9870 is not known (Name or service not known); {guess}" in told
-    assert told.endswith("it was waited for 0.2 s (EPS_HDFS_PATIENCE_S sets that)") == waited
+    assert f"the host of nohost:9870 is unknown (Name or service not known); {guess}" in told
+    assert told.endswith("retried for 0.2 s (EPS_HDFS_PATIENCE_S sets that)") == waited
     assert "webhdfs://nohost:9870" in told
 
 
@@ -136,7 +136,7 @@ def test_of_a_lost_datanode_nothing_is_guessed_and_its_name_may_come_back(
     with caplog.at_level(logging.WARNING, "eps.storage.webhdfs"):
         assert get(found, "file") == CONTENT
     (said,) = caplog.messages
-    assert "the host of datanode:9864 is not known" in said and "guess" not in said
+    assert "the host of datanode:9864 is unknown" in said and "guess" not in said
 
 
 def test_a_port_for_hadoops_own_clients_is_told() -> None:
@@ -156,7 +156,7 @@ def test_a_port_for_hadoops_own_clients_is_told() -> None:
             open_hdfs("webhdfs", authority, "/", HadoopConf(), patience_s=PATIENCE_S, environ={}).status("x")
         thread.join()
     assert str(raised.value).startswith(
-        f"webhdfs://{authority}/x: cannot be read: that port is one for Hadoop's own cl"
+        f"webhdfs://{authority}/x: cannot be read: that is the RPC port of Hadoop's own cl"
     )
     assert "b'" not in str(raised.value) and "dfs.namenode.http-address" in str(raised.value)
 
@@ -164,7 +164,7 @@ def test_a_port_for_hadoops_own_clients_is_told() -> None:
 def test_what_answers_and_is_no_webhdfs_is_told() -> None:
     page = trouble_of(hdfs.HdfsError(b"<html>\n<head>Not Found"))
     assert page is not None and page.kind is StorageAwayError
-    assert "is no WebHDFS" in page.text and "html" not in page.text
+    assert "is not WebHDFS's" in page.text and "html" not in page.text
 
 
 # ---- who one is
@@ -270,7 +270,7 @@ def test_locations_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert str(location("hdfs:///data")) == str(location("hdfs:/data")) == "hdfs://lake/data"
     assert is_remote("hdfs:/data") and has_scheme("hdfs:/data") and not has_scheme("hdfs:data")
     for text in ("hdfs://lake", "webhdfs:///data", "webhdfs:/data"):
-        with pytest.raises(ConfigError, match=r"names no host|is no location"):
+        with pytest.raises(ConfigError, match=r"names no host|is not a location"):
             location(text)
 
 

@@ -183,7 +183,7 @@ def test_what_says_that_there_is_a_job_is_removed_before_what_takes_long(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(shutil, "rmtree", end_here)
-    with pytest.raises(StorageError, match="the finished job cannot be replaced"):
+    with pytest.raises(StorageError, match="the files of the ended job cannot be removed"):
         create_job_dir("svm", tmp_path)
     assert job.checkpoints.is_dir() and not job.job_json.exists() and not job.is_running()
 
@@ -246,7 +246,7 @@ def test_a_job_of_a_scheduler_that_is_asked_for_by_its_name_there_is_told_by_its
         with pytest.raises(JobNotFoundError) as missed:
             find_job(name, tmp_path)
         assert str(missed.value).partition(f"no job {name!r} in {tmp_path / 'jobs'}")[2] == (
-            f": here H-scheduler's job of that name is called {called}" if called else ""
+            f": H-scheduler's job of that name is {called}" if called else ""
         )
 
 

@@ -113,7 +113,7 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
         os.dup2(full, journal._fd)
         with pytest.raises(StorageError, match="No space left"):
             journal.append({"kind": "lost"})
-        with pytest.raises(StorageError, match="nor taken back"):
+        with pytest.raises(StorageError, match="nor its part removed"):
             journal.append({"kind": "later"})
         os.dup2(kept, journal._fd)
         os.close(full)

@@ -66,8 +66,8 @@ def test_a_record_has_an_end_where_it_says_so_and_nowhere_else() -> None:
         (b'{"phase": "ended"', "is not JSON"),
         (b"[]", "holds a list"),
         (b'{"phase": "ended", "version": 1, "checksum": "0123456789abcdef"}', "does not match its checksum"),
-        (b'{"spec": {}}', "another version of EPS wrote it"),
-        (b'{"version": 1, "phase": "ended"}', "another version of EPS wrote it"),
+        (b'{"spec": {}}', "written by another version of EPS"),
+        (b'{"version": 1, "phase": "ended"}', "written by another version of EPS"),
         (b'{"version": 3, "phase": "asleep"}', "'asleep' is not a valid Phase"),
         (b'{"version": 3, "phase": "ended"}', "with end None"),
         (b'{"version": 3, "phase": "running", "more": 1}', "more"),
@@ -81,7 +81,7 @@ def test_a_damaged_record_says_which_file_it_is_and_what_to_do(tmp_path: Path, c
         read_record(path)
     told = str(caught.value)
     assert told.startswith(f"{path}: ") and what in told and "\n" not in told
-    assert "eps run --name a9a --anew begins in its place, eps prune a9a --state unreadable removes it" in told
+    assert "eps run --name a9a --anew replaces it, eps prune a9a --state unreadable removes it" in told
 
 
 @pytest.mark.parametrize("on", ["local", "yarn"])

@@ -119,7 +119,7 @@ def test_one_that_never_gets_a_log_that_stays_gives_up(storage: LoggedStorage) -
         fence(path)
 
     storage.fence = late  # type: ignore[method-assign]
-    with pytest.raises(StorageError, match="another job master writes this log"):
+    with pytest.raises(StorageError, match="another job master is writing this log"):
         opened(storage)
 
 

@@ -7,11 +7,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eps.errors import StorageError
 from eps.storage.wal import LOG_HEAD, EventLog, Replay, frame
 from tests.fakes.full_disk import no_file_beyond
 from tests.fakes.power import Disk
+from tests.tiers import rotating
 
 RECORDS = tuple(f"record {n}".encode() * (n + 1) for n in range(5))
 
@@ -234,33 +237,33 @@ def test_a_directory_that_cannot_be_made_or_is_gone_is_an_error(tmp_path: Path) 
     log.close()
 
 
-def test_random_histories_come_back_whole_wherever_the_process_ends(tmp_path: Path) -> None:
-    for seed in range(30):
-        random = Random(seed)
-        path = tmp_path / str(seed)
-        log = EventLog.open(path)
-        said: list[bytes] = []
-        log.snapshot(b"")
-        late: list[tuple[int, bytes]] = []
-        for n in range(60):
-            said.append(b"%d," % n)
-            log.append(said[-1])
-            what = random.random()
-            if what < 0.1:
-                log.snapshot(b"", b"".join(said))
-                late.clear()
-            elif what < 0.2:
-                late.append((log.begin(), b"".join(said)))
-            elif what < 0.3 and late:
-                number, state = late.pop(0)
-                log.write_snapshot(number, [b"", state])
-            elif what < 0.4:
-                log.close()
-                log = EventLog.open(path)
-                assert log.recovered.snapshot is not None
-                assert b"".join((*log.recovered.snapshot, *log.recovered.records)) == b"".join(said), seed
-                late.clear()
-        log.close()
+@given(st.lists(st.sampled_from(("append", "append", "snapshot", "begin", "write", "open")), max_size=40))
+def test_random_histories_come_back_whole_wherever_the_process_ends(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str]
+) -> None:
+    path = tmp_path_factory.mktemp("log")
+    log = EventLog.open(path)
+    said: list[bytes] = []
+    log.snapshot(b"")
+    late: list[tuple[int, bytes]] = []
+    for n, what in enumerate([*steps, "open"]):
+        said.append(b"%d," % n)
+        log.append(said[-1])
+        if what == "snapshot":
+            log.snapshot(b"", b"".join(said))
+            late.clear()
+        elif what == "begin":
+            late.append((log.begin(), b"".join(said)))
+        elif what == "write" and late:
+            number, state = late.pop(0)
+            log.write_snapshot(number, [b"", state])
+        elif what == "open":
+            log.close()
+            log = EventLog.open(path)
+            assert log.recovered.snapshot is not None
+            assert b"".join((*log.recovered.snapshot, *log.recovered.records)) == b"".join(said)
+            late.clear()
+    log.close()
 
 
 def test_a_sync_sees_to_the_snapshot_and_the_names_as_well(tmp_path: Path) -> None:
@@ -280,7 +283,7 @@ def test_where_the_power_fails_all_that_was_synced_comes_back_and_no_record_is_l
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = 0
-    for seed in range(60):
+    for seed in rotating(60):
         random = Random(seed)
         path = tmp_path / str(seed)
         path.mkdir()

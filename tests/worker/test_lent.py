@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from eps.net.messages.exchange import PullAnswer
-from eps.worker.compute import MOST_LENT_BYTES, ActiveSet, lent_whole
+from eps.worker.compute import MOST_LENT_BYTES, ActiveSet, contiguous_parameters
 
 SIZE, PARTITIONS = 12, 3
 NO_EXPONENTS = np.empty(0, np.int16)
@@ -29,7 +29,7 @@ class Active:
 
 
 def taken(answers: list[PullAnswer], active: Active | None = None) -> np.ndarray | None:
-    return lent_whole(cast(ActiveSet, active or Active()), answers)
+    return contiguous_parameters(cast(ActiveSet, active or Active()), answers)
 
 
 def answers_of(pieces: list[np.ndarray]) -> list[PullAnswer]:

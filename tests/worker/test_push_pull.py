@@ -260,7 +260,7 @@ def test_part_that_no_membership_places_is_given_up() -> None:
     worker = Worker(wire)
     exchange = worker.exchange()
     wire.answer("server-1")
-    with pytest.raises(PeerUnavailableError, match="no membership places the push of clock 0 to partition 1"):
+    with pytest.raises(PeerUnavailableError, match="no server accepted the push of clock 0 to partition 1"):
         for _ in range(10_000):
             if wire.sent:
                 wire.answer("server-2", lambda message: None)

@@ -19,8 +19,8 @@ from tests.yarn.unmanaged import wait_until
 if TYPE_CHECKING:
     from eps.cluster.yarn.hadoop.client import HadoopClient
 
-#: Nobody registers it: it waits, in a state that does not change.
-WAITS = Submission("a client's test", Launch("elsewhere"), Resource(128, 1), tags=("Kept",), unmanaged=True)
+#: Its master never registers: it waits, in a state that does not change.
+WAITS = Submission("a client's test", Launch("exec sleep 1000"), Resource(128, 1), tags=("Kept",))
 
 
 def opened(kind: str) -> HadoopClient | YarnClient:

@@ -12,7 +12,7 @@ import pytest
 
 from eps.cluster.api import ContainerRequest, EvictionWarning, Exited, Running
 from eps.cluster.yarn.allocation import PREEMPTED, WANTED_BACK, Limits
-from eps.cluster.yarn.killed import KILLED
+from eps.cluster.yarn.killed_containers import KILLED
 from eps.cluster.yarn.log_storage import HadoopLogStorage
 from eps.cluster.yarn.resources import YarnResourceManager
 from eps.cluster.yarn.types import ClusterNode, Launch, Resource, Submission

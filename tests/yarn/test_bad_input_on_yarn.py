@@ -128,7 +128,7 @@ def test_a_queue_and_an_hdfs_that_take_nothing_now_say_so(
     finally:
         java(dfsadmin, "-safemode", "leave")
     assert said.startswith("eps: hdfs://") and "the NameNode is in safe mode" in said, said
-    assert "it leaves it by itself, or by hdfs dfsadmin -safemode leave; it was waited for 0.5 s" in said, said
+    assert "wait until it leaves, or run hdfs dfsadmin -safemode leave; retried for 0.5 s" in said, said
 
 
 @pytest.mark.usefixtures("no_leftovers")
@@ -141,7 +141,7 @@ def test_a_start_that_fails_brings_its_reason_and_its_log(refused: Refused) -> N
     assert "what its containers wrote: yarn logs -applicationId application_" in said
 
 
-@pytest.mark.every_fault
+@pytest.mark.tier("all")
 @pytest.mark.usefixtures("no_leftovers")
 @pytest.mark.parametrize("why", ["gone", "no archive"])
 def test_an_archive_that_nodes_cannot_bring_is_named(

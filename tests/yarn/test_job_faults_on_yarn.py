@@ -49,7 +49,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def slow(tmp_path: Path, request: pytest.FixtureRequest) -> SlowModel:
     """Give the job's model: it takes its time until it is told to hurry."""
     # Until a node is missed, and all that ran there is replaced, a busy machine may need a minute.
-    return SlowModel(tmp_path, 0.2 if request.node.get_closest_marker("every_fault") else 0.02)
+    return SlowModel(tmp_path, 0.2 if request.node.get_closest_marker("tier") else 0.02)
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_master_killed_in_phases_of_a_plan_comes_back_and_what_is_never_grante
 # ---- what takes long
 
 
-@pytest.mark.every_fault
+@pytest.mark.tier("all")
 def test_a_job_outlives_the_only_data_node_and_its_master_can_be_lost_afterwards(
     on_yarn: Hadoop, begin: Begin, slow: SlowModel, undisturbed: dict[str, Any]
 ) -> None:
@@ -179,7 +179,7 @@ def test_a_job_outlives_the_only_data_node_and_its_master_can_be_lost_afterwards
     assert (report["generation"], report["losses"]) == (2, [])
 
 
-@pytest.mark.every_fault
+@pytest.mark.tier("all")
 def test_members_of_a_node_whose_nodemanager_was_killed_end_themselves(
     on_yarn: Hadoop, begin: Begin, slow: SlowModel, undisturbed: dict[str, Any]
 ) -> None:
@@ -201,7 +201,7 @@ def test_members_of_a_node_whose_nodemanager_was_killed_end_themselves(
     assert all("was lost with its node" in loss["reason"] for loss in report["losses"])
 
 
-@pytest.mark.every_fault
+@pytest.mark.tier("all")
 @pytest.mark.parametrize(
     ("number", "settings"),
     [
@@ -234,7 +234,7 @@ def test_a_job_that_loses_a_node_with_all_that_ran_there_comes_back_to_its_size(
     assert {loss["name"] for loss in report["losses"]} >= {name for name, host in where.items() if host == node}
 
 
-@pytest.mark.every_fault
+@pytest.mark.tier("all")
 def test_a_master_whose_nodemanager_was_killed_makes_way_for_the_next(
     on_yarn: Hadoop, begin: Begin, slow: SlowModel, undisturbed: dict[str, Any]
 ) -> None:
@@ -251,7 +251,7 @@ def test_a_master_whose_nodemanager_was_killed_makes_way_for_the_next(
         on_yarn.restart(on_yarn.daemon_of(node))
 
 
-@pytest.mark.every_fault
+@pytest.mark.tier("all")
 def test_a_master_whose_node_hung_wakes_and_harms_nothing(
     on_yarn: Hadoop, begin: Begin, slow: SlowModel, undisturbed: dict[str, Any]
 ) -> None:
@@ -276,7 +276,7 @@ def test_a_master_whose_node_hung_wakes_and_harms_nothing(
     assert report["generation"] == 2
 
 
-@pytest.mark.every_fault
+@pytest.mark.tier("all")
 def test_a_master_that_yarn_misses_is_followed_by_one_that_finds_everybody(
     on_yarn: Hadoop, begin: Begin, slow: SlowModel, undisturbed: dict[str, Any]
 ) -> None:

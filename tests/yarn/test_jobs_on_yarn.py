@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
@@ -15,11 +16,13 @@ import requests
 
 import eps
 from eps.cli.commands.inspect import logs
+from eps.cluster.yarn.application import PAGE_FILE, RESULTS
 from eps.errors import ConfigError, TrainingError
 from eps.job.client import Job
 from eps.job.status import application_id_of
 from eps.job.yarn.remote import YarnJob
 from eps.spec.model_file import read_model
+from eps.storage.api import Storage
 from eps.storage.atomic import read_json
 from eps.storage.locations import location
 from eps.system.waits import wait_for
@@ -170,12 +173,25 @@ def hosts_of(job: Job) -> set[str]:
     return {member["host"] for member in job.status()["members"] if member["host"]}
 
 
-def test_yarns_own_kill_ends_a_job(on_yarn: Hadoop) -> None:
+def test_yarns_own_kill_ends_a_job_of_which_it_is_known_how_far_it_was(on_yarn: Hadoop) -> None:
     with Job.start(**{**JOB, "iterations": 100_000}, on="yarn", name="by-yarn") as job:
         reach(job, 1)
+        job.add_workers(1)
+        shared = YarnJob(job.directory).application.storage()
+        on_yarn.wait_until(lambda: _status_left(shared).get("changes"), "the change to be left on HDFS")
         on_yarn.run_cli("yarn", "application", "-kill", application_of(job))
         report = job.wait(PATIENCE_S)
-    assert report["state"] == "killed"
+        status = job.status()
+        assert PAGE_FILE in shared.names(RESULTS)
+    assert report["state"] == "killed" and report["history"] and report["changes"] == status["changes"]
+    assert status["clock"] >= 1 and status["changes"][0]["phase"] == "released"
+
+
+def _status_left(shared: Storage) -> dict[str, Any]:
+    if "status.json" not in shared.names(RESULTS):
+        return {}
+    with shared.read(f"{RESULTS}/status.json") as file:
+        return dict(json.loads(file.read()))
 
 
 def application_of(job: Job) -> str:

@@ -130,11 +130,8 @@ def test_a_service_is_one_application_that_takes_jobs_and_sweeps(
     assert best in there and any(name.endswith("-alone") for name in there)
 
 
-def test_a_node_that_goes_is_not_counted_with_and_a_sweep_goes_on_without_it(
-    on_yarn: Hadoop, tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
-    if not pytestconfig.getoption("--every-hadoop"):
-        pytest.skip("takes a minute: --every-hadoop")
+@pytest.mark.tier("all")
+def test_a_node_that_goes_is_not_counted_with_and_a_sweep_goes_on_without_it(on_yarn: Hadoop, tmp_path: Path) -> None:
     results: list[tuple[int, dict[str, Any]]] = []
     flags, iterations = ["--policy", "static", "--quiet"], 100
 
@@ -166,11 +163,10 @@ def test_a_node_that_goes_is_not_counted_with_and_a_sweep_goes_on_without_it(
     assert losses(found) == losses(local)
 
 
+@pytest.mark.tier("all")
 def test_a_sweep_whose_client_is_killed_is_followed_again_and_its_results_are_fetched(
-    on_yarn: Hadoop, tmp_path: Path, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
+    on_yarn: Hadoop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not pytestconfig.getoption("--every-hadoop"):
-        pytest.skip("takes a minute: --every-hadoop")
     file, settings = tmp_path / "there.toml", {"iterations": 80, "more": "stretch_s = 0.05"}
     file.write_text(FILE.format(**{"trials": 3, "parallelism": 0, **settings}))
     flags = ["sweep", str(file), "--on", "yarn"]
@@ -197,12 +193,9 @@ def test_a_sweep_whose_client_is_killed_is_followed_again_and_its_results_are_fe
     assert json.loads(report.read_text()) == found, "though nothing of it is on the cluster any more"
 
 
-def test_a_master_that_is_killed_is_followed_by_one_that_goes_on(
-    on_yarn: Hadoop, tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
+@pytest.mark.tier("all")
+def test_a_master_that_is_killed_is_followed_by_one_that_goes_on(on_yarn: Hadoop, tmp_path: Path) -> None:
     """Trials that were over stay so; the others begin again from their checkpoints, and end with the same bits."""
-    if not pytestconfig.getoption("--every-hadoop"):
-        pytest.skip("takes a minute: --every-hadoop")
     settings: dict[str, Any] = {"trials": 12, "iterations": 80}
     slow = 'checkpoint_every = "5"\nstretch_s = 0.05'
     flags = ["--policy", "static", "--quiet"]

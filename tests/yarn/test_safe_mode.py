@@ -28,7 +28,7 @@ from tests.yarn.test_jobs_on_yarn import application_of, master_of, reach
 #: EPS_HDFS_PATIENCE_S, and by how many seconds a call of the model takes longer: a busy machine needs a minute in all.
 PATIENCE, SLOW_S = "2", 0.2
 
-pytestmark = [pytest.mark.every_fault, pytest.mark.usefixtures("no_leftovers")]
+pytestmark = [pytest.mark.tier("all"), pytest.mark.usefixtures("no_leftovers")]
 
 
 @pytest.mark.parametrize("on", ["local", "yarn"])

@@ -1,6 +1,6 @@
 """A real Hadoop that wants Kerberos: jobs get in with a keytab or a ticket, their containers with tokens.
 
-It is a Hadoop of its own, and takes a minute: by the argument ``--kerberos`` only.
+It is a Hadoop of its own, and takes a minute to start: only the tier ``all`` plays it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from eps.storage.atomic import read_json
 from tests.yarn.conftest import READY_TIMEOUT_S, START_TIMEOUT_S, STOP_TIMEOUT_S, devcluster
 from tests.yarn.hadoop import PATIENCE_S
 
+pytestmark = pytest.mark.tier("all")
+
 JOB: dict[str, Any] = {
     "data": "sklearn:digits", "model": "softmax", "test": "0.2", "iterations": 30, "workers": 2, "servers": 1,
     "memory_mb": "512",
@@ -51,9 +53,7 @@ class Secure:
 
 
 @pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if not request.config.getoption("--kerberos"):
-        pytest.skip("a second Hadoop, with Kerberos, is started by --kerberos only")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     home = tmp_path_factory.mktemp("secure")
     words = ("--kerberos", "--nodes", "1", "--memory", "8192", "--vcores", "8", "--timeout", str(READY_TIMEOUT_S))
     try:
@@ -146,7 +146,10 @@ def test_a_submitted_job_whose_master_is_killed_goes_on_with_its_tokens(secure: 
     assert report["state"] == "finished" and report["model_sha256"] == local and report["generation"] == 2
 
 
-def test_the_page_of_a_job_is_shown_to_its_owner_only(secure: Secure, tmp_path: Path) -> None:
+@pytest.mark.parametrize("view", ["", "view=hadoop"], ids=["its owner only", "its viewers"])
+def test_the_page_of_a_job_is_shown_to_its_owner_and_to_whom_its_acl_names(
+    secure: Secure, tmp_path: Path, view: str
+) -> None:
     if "GSS-API" not in subprocess.run(["curl", "--version"], capture_output=True, text=True).stdout:
         pytest.skip("curl without Kerberos")
     keys = secure.cluster.keytab.read_bytes()
@@ -162,7 +165,7 @@ def test_the_page_of_a_job_is_shown_to_its_owner_only(secure: Secure, tmp_path: 
         text, _, status = done.stdout.rpartition("\n")
         return int(status), text
 
-    told = secure.eps("submit", "--name", "mine", *WORDS, "--iterations", "100000")
+    told = secure.eps("submit", "--name", "mine", *WORDS, "--iterations", "100000", *(["--acl", view] if view else []))
     assert told.returncode == 0, told.stderr
     application = told.stdout.split()[1]
     from tests.yarn.test_jobs_on_yarn import reach
@@ -173,7 +176,10 @@ def test_the_page_of_a_job_is_shown_to_its_owner_only(secure: Secure, tmp_path: 
         assert (status, json.loads(text)["name"]) == (200, "mine")
         for path in ("", "status.json", "metrics"):
             status, text = asked(SERVICE, path)
-            assert status == 403 and "mine" not in text, "though the proxy lets it through"
+            if view:
+                assert status == 200 and "mine" in text
+            else:
+                assert status == 403 and "mine" not in text, "though the proxy lets it through"
         job.kill("enough")
         assert job.wait(2 * PATIENCE_S)["state"] == "killed"
 

@@ -71,11 +71,8 @@ def execution_types(job: Job) -> list[str]:
     return found
 
 
-def test_opportunistic_workers_make_room_for_guaranteed_containers_and_change_no_bit(
-    on_yarn: Hadoop, request: pytest.FixtureRequest
-) -> None:
-    if not request.config.getoption("--every-hadoop"):
-        pytest.skip("only with --every-hadoop: tests/cluster/test_yarn_roles.py has it on a fake")
+@pytest.mark.tier("all")
+def test_opportunistic_workers_make_room_for_guaranteed_containers_and_change_no_bit(on_yarn: Hadoop) -> None:
     settings: dict[str, Any] = {**JOB, "iterations": 150, "servers": 1}
     local = eps.run(**settings)
     modest = {**settings, "stretch_s": 0.05, "execution": "worker=opportunistic"}

@@ -20,14 +20,14 @@ def test_a_node_that_shrinks_preempts_with_a_warning(java: InJava, tmp_path: Pat
     java(faults.preempted, tmp_path)
 
 
-@pytest.mark.every_fault
+@pytest.mark.tier("all")
 def test_a_resource_manager_that_starts_again_costs_nothing(java: InJava, tmp_path: Path, hadoop: Hadoop) -> None:
     java(faults.wish_before_the_restart, tmp_path)
     hadoop.restart("resourcemanager")
     java(faults.after_the_restart)
 
 
-@pytest.mark.every_fault
+@pytest.mark.tier("all")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_what_is_killed_for_its_silence_has_hung_or_was_lost_with_its_node(
     java: InJava, tmp_path: Path, hadoop: Hadoop, number: signal.Signals
@@ -67,7 +67,7 @@ def test_logs_outlive_their_writer(java: InJava) -> None:
     java(faults.logs)
 
 
-@pytest.mark.every_fault
+@pytest.mark.tier("all")
 def test_the_log_of_a_master_outlives_the_only_data_node(java: InJava, hadoop: Hadoop) -> None:
     java(faults.log_of_a_master)
     hadoop.kill("datanode")

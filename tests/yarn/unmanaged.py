@@ -10,15 +10,19 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from eps.cluster.api import ContainerEvent, ContainerRequest, Exited, ResourceManager, Running
 from eps.cluster.yarn.allocation import Limits, Placement
-from eps.cluster.yarn.hadoop.master import open_unmanaged_master
+from eps.cluster.yarn.hadoop.client import _context
+from eps.cluster.yarn.hadoop.master import HadoopAm, HadoopNm, open_master
+from eps.cluster.yarn.hadoop.records import java_application_id
 from eps.cluster.yarn.launch import LOG_STREAMS, LaunchTemplate, RoleTemplate
 from eps.cluster.yarn.resources import Place, Timing, YarnResourceManager
 from eps.cluster.yarn.types import ApplicationReport, Launch, LocalFile, Resource, Submission
+from eps.hadoop.bridge import java, jbool
 from tests.yarn.in_java import DEADLINE_S, client, kill, rmadmin, session
 
 #: Beats often, so that tests wait for YARN only; and their thread never hangs, however busy the machine is.
@@ -44,10 +48,59 @@ def application() -> str:
     if not _application or client().report(_application).ended:
         _application = client().new_application()
         nothing = Launch("the master runs elsewhere")
-        client().submit(
-            _application, Submission("a test", nothing, Resource(128, 1), tags=("eps.test",), unmanaged=True)
-        )
+        submission = Submission("a test", nothing, Resource(128, 1), tags=("eps.test",))
+        context = _context(java_application_id(_application), submission)
+        context.setUnmanagedAM(jbool(True))
+        with session().errors(f"{_application} cannot be submitted"):
+            client()._client.submitApplication(context)
     return _application
+
+
+@lru_cache
+def am_token(application: str) -> tuple[Any, Any]:
+    """Return the token by which an unmanaged application master proves itself, and its attempt's id.
+
+    YARN gives each once, before its master registers.
+    """
+    token = None
+
+    def is_there() -> bool:
+        nonlocal token
+        token = client()._client.getAMRMToken(java_application_id(application))
+        return token is not None
+
+    wait_until(is_there, f"the token of {application}")
+    report = client()._client.getApplicationReport(java_application_id(application))
+    return token, report.getCurrentApplicationAttemptId()
+
+
+@lru_cache
+def node_tokens(application: str) -> Any:
+    """Return where the tokens of nodes are kept for an application master, however often it begins."""
+    return java("org.apache.hadoop.yarn.client.api.NMTokenCache")()
+
+
+def open_unmanaged_master(application: str) -> tuple[HadoopAm, HadoopNm]:
+    """Return both sides of YARN for an application master that runs here.
+
+    Opened again, with containers kept, it takes them over as the next attempt of one in a container does.
+    """
+    token, attempt = am_token(application)
+    user = java("org.apache.hadoop.security.UserGroupInformation").createRemoteUser(str(attempt))
+    user.addToken(token)
+    return as_user(user, lambda: open_master(session(), node_tokens(application)))
+
+
+def as_user(user: Any, work: Callable[[], tuple[HadoopAm, HadoopNm]]) -> tuple[HadoopAm, HadoopNm]:
+    """Call ``work`` as a user of Hadoop (``UserGroupInformation``): what it connects belongs to that user."""
+    import jpype
+
+    found = []
+    # Of Java's types Python implements interfaces only; and the class cannot be made before the machine is there.
+    name = "java.security.PrivilegedExceptionAction"
+    run = jpype.JOverride(lambda _: found.append(work()))
+    user.doAs(jpype.JObject(jpype.JImplements(name)(type("Action", (), {"run": run}))(), name))
+    return found[0]
 
 
 def sleepers(folder: Path) -> LaunchTemplate:
@@ -74,7 +127,7 @@ class YarnBackend:
 
     def _open(self) -> YarnResourceManager:
         self.application = application()
-        am, nm = open_unmanaged_master(client(), self.application)
+        am, nm = open_unmanaged_master(self.application)
         return YarnResourceManager(
             am,
             nm,

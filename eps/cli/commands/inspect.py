@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eps.cli.exits import EXIT_OK
+from eps.cli.exits import EXIT_NOT_FOUND, EXIT_OK
 from eps.cluster.supervisor.process import MASTER
 from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailableError
 from eps.job.client import Job
 from eps.job.display import STOPPED_STATES, status_text
-from eps.job.status import LOGS_COMMAND, WAITING_STATES, application_id_of, attempt_of, member_of
+from eps.job.status import LOGS_COMMAND, UNREACHABLE, WAITING_STATES, application_id_of, attempt_of, member_of
 from eps.spec.results import detached_places
 from eps.spec.runtime import Runtime
 from eps.storage.jobdir import JobDir, can_be_resumed
@@ -40,7 +40,7 @@ def status(args: argparse.Namespace) -> int:
         job.close()
     resumable = found["state"] in STOPPED_STATES and can_be_resumed(job.directory)
     print(json.dumps(found, indent=1) if args.json else status_text(found, resumable=resumable))
-    return EXIT_OK
+    return EXIT_NOT_FOUND if found["state"] == UNREACHABLE else EXIT_OK
 
 
 def fetch(args: argparse.Namespace) -> int:
@@ -101,8 +101,11 @@ def logs(args: argparse.Namespace) -> int:
         told = LOGS_COMMAND.format(application_id_of(directory))
         print(f"eps: {told} shows what its containers wrote, where the cluster keeps it", file=sys.stderr)
     if args.member and not reader.found:
-        known = ", ".join(reader.speakers()) or "none"
-        raise JobNotFoundError(f"job {args.name!r} has no log of {args.member!r}; it has {known}")
+        known, left = ", ".join(reader.speakers()) or "none", ""
+        if live is not None:
+            told = LOGS_COMMAND.format(application_id_of(directory))
+            left = f"; the log of a member that has left is in {told} when the application has ended"
+        raise JobNotFoundError(f"job {args.name!r} has no log of {args.member!r}; it has {known}{left}")
     return EXIT_OK
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Collection, Sequence
-from contextlib import closing
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from eps.cli.exits import EXIT_OK
 from eps.errors import ConfigError, EpsError, RpcError, StorageError
@@ -15,6 +16,9 @@ from eps.job.display import list_text
 from eps.job.status import UNREACHABLE, ended_status
 from eps.storage.jobdir import JobDir, list_jobs
 from eps.storage.record import Record
+
+if TYPE_CHECKING:
+    from eps.job.yarn.remote import Clusters, YarnJob
 
 #: A job of a list that does not answer does not hold up the others.
 LIST_PATIENCE_S = 2.0
@@ -42,10 +46,18 @@ class Look:
     """What is seen of a job without asking its processes; of one on YARN its cluster is asked whether it has ended.
 
     A run of it that never began on this machine is not seen: it is as it was before.
+
+    Parameters
+    ----------
+    job : JobDir
+    clusters : callable
+        Returns the clusters of all jobs; called where this one may run on YARN.
     """
 
-    def __init__(self, job: JobDir) -> None:
+    def __init__(self, job: JobDir, clusters: Callable[[], Clusters]) -> None:
         self.job = job
+        #: The job as its cluster has it, where it may run there.
+        self.there: YarnJob | None = None
         self.is_running, self.damage = False, ""
         #: Why the cluster of a job cannot tell whether it has ended.
         self.trouble = ""
@@ -56,8 +68,8 @@ class Look:
             self.damage = str(error)
         if self.record.is_elsewhere:
             try:
-                with closing(Job(job)) as there:
-                    self.is_running, self.record = there.running, job.record()
+                self.there = clusters().job(job)
+                self.is_running, self.record = self.there.is_running(), job.record()
             except EpsError as error:
                 self.is_running, self.trouble = True, str(error)
 
@@ -92,7 +104,15 @@ def chosen_jobs(prefix: str, states: Sequence[str]) -> list[Look]:
     for state in states:
         if state not in STATES:
             raise ConfigError(f"state is {state!r}, but must be of {', '.join(STATES)}")
-    named = [Look(job) for job in list_jobs() if job.name.startswith(prefix)]
+    with ExitStack() as stack:
+
+        @cache
+        def clusters() -> Clusters:
+            from eps.job.yarn.remote import Clusters
+
+            return stack.enter_context(Clusters(LIST_PATIENCE_S))
+
+        named = [Look(job, clusters) for job in list_jobs() if job.name.startswith(prefix)]
     found = [look for look in named if not states or is_one_of(look.state, states)]
     return sorted(found, key=lambda look: (-look.started_s, look.job.name))
 
@@ -118,7 +138,7 @@ def _status_of(look: Look) -> dict[str, Any]:
         return {**ended_status(directory), "state": UNREACHABLE, "reason": look.trouble}
     if not look.is_running:
         return {**UNREADABLE, "name": directory.name, "reason": look.damage} if look.damage else ended_status(directory)
-    job = Job(directory, patience_s=LIST_PATIENCE_S)
+    job = Job(directory, patience_s=LIST_PATIENCE_S, yarn=look.there)
     try:
         return job.status(LIST_PATIENCE_S)
     except RpcError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError("folds are trained one after the other by this command: it cannot be detached")
         return _run_folds(request, quiet)
     if detach:
-        return _leave(_begun(dataclasses.replace(request, detached=True), detach=True))
+        return _leave(_started(dataclasses.replace(request, detached=True), sys.stderr, quiet, detach=True))
     report, code = _attached(request, sys.stdout, quiet)
     _tell_why(report, code)
     return code
@@ -80,7 +81,8 @@ def submit(args: argparse.Namespace) -> int:
     if request.spec.folds and request.spec.fold < 0:
         raise ConfigError("folds are trained one after the other by eps run: submit one with --fold")
     check_results(request)
-    with _begun(dataclasses.replace(request, detached=True), detach=True) as job:
+    quiet = getattr(args, "quiet", False)
+    with _started(dataclasses.replace(request, detached=True), sys.stderr, quiet, detach=True) as job:
         print(f"{job.name}: {application_id_of(job.directory)}; follow it with: eps status {job.name}")
         report, model = request.report or job.directory.report, request.export or job.directory.model
         print(f"its report will be {report}, its model {model}: eps fetch {job.name} brings them when it has ended")
@@ -197,21 +199,31 @@ def _tell_why(report: Mapping[str, Any], code: int) -> None:
         print(f"eps: {how_to_resume(report['name'], report.get('reason') or '')}", file=sys.stderr)
 
 
-def _started(request: RunRequest, stream: TextIO, quiet: bool) -> Job:
-    """Start a job; say so where its data takes long to prepare."""
-    text = f"preparing {request.spec.data} ..."
+def _started(request: RunRequest, stream: TextIO, quiet: bool, *, detach: bool = False) -> Job:
+    """Start a job; say what is done where it takes long, and to whoever interrupts what became of the job."""
+    on_yarn = request.spec.on == "yarn"
+    asks = _notice(f"asking YARN ({os.environ.get('HADOOP_CONF_DIR')}); with Kerberos that takes some seconds", stream)
+    prepares = _notice(f"preparing {request.spec.data}{', then submitting the job' if on_yarn else ''} ...", stream)
+
+    def before_data() -> None:
+        asks.cancel()
+        prepares.start()
+
+    try:
+        with _told_of_start(request.name, request.spec.on, detach=detach):
+            if on_yarn and not quiet:
+                asks.start()
+            return Job.start_request(request, detach=detach, before_data=None if quiet else before_data)
+    finally:
+        asks.cancel()
+        prepares.cancel()
+
+
+def _notice(text: str, stream: TextIO) -> threading.Timer:
+    """Return what says a text when it has been started for as long as somebody notices."""
     notice = threading.Timer(NOTICED_S, print, (text,), {"file": stream, "flush": True})
     notice.daemon = True
-    try:
-        return _begun(request, before_data=None if quiet else notice.start)
-    finally:
-        notice.cancel()
-
-
-def _begun(request: RunRequest, *, detach: bool = False, before_data: Callable[[], None] | None = None) -> Job:
-    """Start a job; whoever interrupts that is told what became of it."""
-    with _told_of_start(request.name, request.spec.on, detach=detach):
-        return Job.start_request(request, detach=detach, before_data=before_data)
+    return notice
 
 
 def _told_of_start(name: str, runs_on: str, *, detach: bool) -> AbstractContextManager[None]:

@@ -1,6 +1,6 @@
-"""What a job's master and the broker of its containers say to each other (proto/eps/pb/broker.proto).
+"""The protocol between a job's master and the broker of its containers (proto/eps/pb/broker.proto).
 
-Both sides may say everything twice: wishes and news are numbered, so that a call whose answer was lost is made again.
+Wishes and news are numbered, so that either side can repeat a call whose answer was lost.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from eps.net.security.credentials import Security
 from eps.pb import broker_pb2 as pb
 from eps.pb.broker_pb2_grpc import ContainerBrokerStub
 
-#: An answer to a call that does not wait for news is there within this.
+#: Timeout of a call that does not wait for news.
 CALL_TIMEOUT_S = 10.0
 
 
-class BrokerLine:
-    """A master's line to the broker of its containers.  Thread-safe; errors as of :func:`eps.net.calls.call.call`.
+class BrokerClient:
+    """A master's connection to the broker of its containers.  Thread-safe; errors are those of
+    :func:`eps.net.calls.call.call`.
 
     Parameters
     ----------
     address : Address or str
     security : Security
-        Of the job.
+        The job's.
     """
 
     def __init__(self, address: Address | str, security: Security) -> None:
@@ -36,25 +37,25 @@ class BrokerLine:
         self._stub = ContainerBrokerStub(self._channel)
 
     def open(self, session: str) -> dict[str, int]:
-        """Begin; return the containers that run already -> pid."""
+        """Begin a session; return the running containers -> pid."""
         request = pb.OpenContainersRequest(session=session)
         return dict(self._call(self._stub.Open, request, CALL_TIMEOUT_S, "open the broker of the containers").adopted)
 
     def wish(self, session: str, wishes: Sequence[tuple[int, Wish]]) -> None:
-        """Say wishes with their numbers."""
+        """Send numbered wishes."""
         request = pb.WishContainersRequest(
             session=session, wishes=[wish_to_pb(number, wish) for number, wish in wishes]
         )
         self._call(self._stub.Wish, request, CALL_TIMEOUT_S, "tell the broker of the containers")
 
     def hear(self, session: str, after: int, wait_s: float) -> list[tuple[int, ContainerEvent]]:
-        """Return the events after a number, as soon as there is one; none after ``wait_s`` seconds."""
+        """Return the events after a number, as soon as there is one; an empty list after ``wait_s`` seconds."""
         request = pb.HearContainersRequest(session=session, after=after, wait_s=wait_s)
         reply = self._call(self._stub.Hear, request, wait_s + CALL_TIMEOUT_S, "hear the broker of the containers")
         return [(news.number, event_from_pb(news)) for news in reply.news]
 
     def close(self) -> None:
-        """End it, and the calls over it; harmless when repeated."""
+        """Close the connection and abort its calls.  Idempotent."""
         self._channel.close()
 
     @staticmethod
@@ -62,14 +63,14 @@ class BrokerLine:
         try:
             return call(method, request, timeout_s, what)
         except ValueError as error:
-            # What gRPC says where another thread has closed the channel in this very moment.
+            # gRPC raises this if another thread closes the channel at the same time.
             if isinstance(error, EpsError):
                 raise
-            raise PeerUnavailableError(f"{what}: the line was closed") from error
+            raise PeerUnavailableError(f"{what}: the connection was closed") from error
 
 
 def wish_to_pb(number: int, wish: Wish) -> pb.ContainerWish:
-    """Return a wish with its number as a message."""
+    """Return a numbered wish as a message."""
     match wish:
         case WantContainer(request):
             return pb.ContainerWish(
@@ -91,7 +92,7 @@ def wish_to_pb(number: int, wish: Wish) -> pb.ContainerWish:
 
 
 def wish_from_pb(message: pb.ContainerWish) -> Wish:
-    """Return the wish of a message; raises ProtocolError where it has none that is known."""
+    """Return the wish in a message; raise ProtocolError if its type is unknown."""
     match message.WhichOneof("wish"):
         case "want":
             want = message.want
@@ -105,11 +106,11 @@ def wish_from_pb(message: pb.ContainerWish) -> Wish:
         case "end_all":
             return EndContainers()
         case _:
-            raise ProtocolError(f"wish {message.number} is none that is known here")
+            raise ProtocolError(f"wish {message.number} has an unknown type")
 
 
 def event_to_pb(number: int, event: ContainerEvent) -> pb.ContainerNews:
-    """Return an event with its number as a message."""
+    """Return a numbered event as a message."""
     news = pb.ContainerNews(number=number, container_id=event.container_id)
     match event:
         case Allocated():
@@ -126,7 +127,7 @@ def event_to_pb(number: int, event: ContainerEvent) -> pb.ContainerNews:
 
 
 def event_from_pb(message: pb.ContainerNews) -> ContainerEvent:
-    """Return the event of a message; raises ProtocolError where it has none that is known."""
+    """Return the event in a message; raise ProtocolError if its type is unknown."""
     container_id = message.container_id
     match message.WhichOneof("news"):
         case "allocated":
@@ -141,4 +142,4 @@ def event_from_pb(message: pb.ContainerNews) -> ContainerEvent:
             warned = message.warned
             return EvictionWarning(container_id, warned.deadline_s, warned.reason, warned.for_others)
         case _:
-            raise ProtocolError(f"news {message.number} are none that are known here")
+            raise ProtocolError(f"news {message.number} has an unknown type")

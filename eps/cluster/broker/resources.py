@@ -1,7 +1,7 @@
-"""Containers of an application that a job shares with others: the side of the job's master.
+"""Containers of an application that several jobs share: the side of the job's master.
 
-Who really holds them is the application's master (:mod:`eps.cluster.broker.service`), on the same host; the job's
-master is a process that a supervisor forked, as of a local job.
+The application's master on the same host holds the containers (:mod:`eps.cluster.broker.service`).  The job's master is
+a process that a supervisor forked, as for a local job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eps.cluster.api import (
     ResourceManager,
 )
 from eps.cluster.backend import SupervisedManager
-from eps.cluster.broker.calls import BrokerLine
+from eps.cluster.broker.calls import BrokerClient
 from eps.cluster.broker.share import EndContainers, KillContainer, ReleaseContainer, WantContainer, Wish
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ResourceError
 from eps.net.security.credentials import Security
@@ -31,52 +31,52 @@ from eps.storage.jobdir import JobDir
 
 logger = logging.getLogger(__name__)
 
-#: News are waited for so long by one call; then it is made again.
+#: How long one call waits for news; then the call is repeated.
 HEAR_S = 5.0
-#: A broker whose answer is late by this is silent.
+#: Tolerance before a late answer counts as silence.
 LATE_S = 2.0
 RETRY_S = 0.2
-#: A master that begins waits so long for its broker; the end of a job waits so long for it.
+#: How long a starting master waits for its broker, and how long the end of a job does.
 OPEN_S, END_S = 20.0, 10.0
 _JOIN_S = 2.0
 
 
 def open_brokered(note: Mapping[str, Any], job: JobDir, supervisor: ResourceManager) -> BrokeredResourceManager:
-    """Return the manager that a note in the job's directory leads to; errors as of the class."""
-    return BrokeredResourceManager(BrokerLine(str(note["broker"]), Security.of_job(job.path)), supervisor)
+    """Return the manager for a broker's address in the job's record; errors are those of the class."""
+    return BrokeredResourceManager(BrokerClient(str(note["broker"]), Security.of_job(job.path)), supervisor)
 
 
 class BrokeredResourceManager(SupervisedManager):
-    """A broker's desk as a :class:`~eps.cluster.api.ResourceManager`.
+    """A :class:`~eps.cluster.api.ResourceManager` over the broker of a shared application.
 
     Parameters
     ----------
-    line : BrokerLine
+    line : BrokerClient
         Closed with this object.
     supervisor : ResourceManager, optional
-        As of the base.
+        See :class:`~eps.cluster.backend.SupervisedManager`.
 
     Raises
     ------
     ResourceError
-        The broker does not answer.
+        The broker does not respond.
     EpsError
-        It refuses.
+        The broker refuses.
     """
 
-    def __init__(self, line: BrokerLine, supervisor: ResourceManager | None = None) -> None:
-        self._line = line
+    def __init__(self, line: BrokerClient, supervisor: ResourceManager | None = None) -> None:
+        self._client = line
         self._session = secrets.token_hex(8)
         adopted = self._open()
-        #: The lock; no call to another process is made while it is held.
+        #: The lock; never held during a call to another process.
         self._changed = threading.Condition()
         super().__init__(self._changed, supervisor, adopted)
         self._used = set(adopted)
-        #: Requested, and not heard to be granted.
+        #: Requested, and not known to be granted.
         self._waiting: set[str] = set()
         self._there = set(adopted)
         self._events: list[ContainerEvent] = []
-        #: What the broker may not know, with numbers.
+        #: Numbered wishes that the broker has not acknowledged.
         self._wishes: list[tuple[int, Wish]] = []
         self._num_wishes = 0
         self._heard_s = time.monotonic()
@@ -88,7 +88,7 @@ class BrokeredResourceManager(SupervisedManager):
             thread.start()
 
     def request(self, request: ContainerRequest) -> None:
-        """Ask for a container; see :class:`~eps.cluster.api.ResourceManager`."""
+        """Request a container; see :class:`~eps.cluster.api.ResourceManager`."""
         with self._changed:
             self._check_open()
             if request.container_id in self._used:
@@ -98,50 +98,50 @@ class BrokeredResourceManager(SupervisedManager):
             self._wish(WantContainer(request))
 
     def withdraw(self, container_id: str) -> bool:
-        """Take a request back that has not been granted, as far as it is known here; return whether that was so.
+        """Withdraw a request that is not known to be granted; return whether it was withdrawn.
 
-        What is granted nevertheless is given back without a word.
+        If the broker has granted it meanwhile, the container is released, and no event about it follows.
         """
         with self._changed:
             return not self._closed.is_set() and self._withdraw(container_id)
 
     def release(self, container_id: str) -> None:
-        """Give a container back by id; harmless for one that has ended or is unknown."""
+        """Release a container; no effect if it has ended or is unknown."""
         with self._changed:
             if not self._closed.is_set() and not self._withdraw(container_id) and container_id in self._there:
                 self._wish(ReleaseContainer(container_id))
 
     def kill(self, container_id: str) -> None:
-        """End a container's process at once; harmless for one that is not running."""
+        """Kill a container's process at once; no effect if it is not running."""
         with self._changed:
             if not self._closed.is_set() and container_id in self._there:
                 self._wish(KillContainer(container_id))
 
     def room(self) -> Mapping[str, int]:
-        """Return nothing: the application's owner decides which of its jobs gets what."""
+        """Return an empty mapping: the application's scheduler divides the containers among its jobs."""
         return {}
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
-        """Release every container, and tell the supervisor how the job ended."""
+        """Release every container, and report the end of the job to the supervisor."""
         if self._supervisor is not None:
             self._supervisor.beat(NO_NEWS, 2 * END_S)
         with self._changed:
             self._check_open()
             self._wish(EndContainers())
-            # One that does not answer ends them with the application, or when the job's end is reported.
+            # A broker that does not respond ends them with the application, or after the job's end is reported.
             self._changed.wait_for(lambda: not self._wishes or bool(self._gone), END_S)
         if self._supervisor is not None:
             self._supervisor.end_job(exit_code, state, reason)
 
     def close(self) -> None:
-        """Disconnect from the broker; harmless when repeated.  Containers are left as they are."""
+        """Disconnect from the broker; containers keep running.  Idempotent."""
         with self._changed:
             if self._closed.is_set():
                 return
             self._closed.set()
             self._wakeup.close()
             self._changed.notify_all()
-        self._line.close()
+        self._client.close()
         for thread in self._threads:
             thread.join(_JOIN_S)
 
@@ -174,7 +174,7 @@ class BrokeredResourceManager(SupervisedManager):
             self._wakeup.notify()
 
     def _take(self, event: ContainerEvent) -> list[ContainerEvent]:
-        """Take an event in; return it unless it is of a container that has ended for the job master."""
+        """Apply an event; return it unless its container has already ended for the job master."""
         container_id = event.container_id
         if container_id in self._waiting and isinstance(event, Allocated):
             self._waiting.remove(container_id)
@@ -192,10 +192,10 @@ class BrokeredResourceManager(SupervisedManager):
         until_s = time.monotonic() + OPEN_S
         while True:
             try:
-                return self._line.open(self._session)
+                return self._client.open(self._session)
             except (PeerUnavailableError, DeadlineError) as error:
                 if time.monotonic() >= until_s:
-                    raise ResourceError(f"the broker of the containers does not answer: {error}") from error
+                    raise ResourceError(f"the container broker does not respond: {error}") from error
             time.sleep(RETRY_S)
 
     def _say(self) -> None:
@@ -206,7 +206,7 @@ class BrokeredResourceManager(SupervisedManager):
                     return
                 wishes = list(self._wishes)
             try:
-                self._line.wish(self._session, wishes)
+                self._client.wish(self._session, wishes)
             except EpsError as error:
                 if self._is_over(error):
                     return
@@ -219,7 +219,7 @@ class BrokeredResourceManager(SupervisedManager):
         after = 0
         while not self._closed.is_set() and not self._gone:
             try:
-                found = self._line.hear(self._session, after, HEAR_S)
+                found = self._client.hear(self._session, after, HEAR_S)
             except EpsError as error:
                 if self._is_over(error):
                     return
@@ -231,7 +231,7 @@ class BrokeredResourceManager(SupervisedManager):
                     self._note(self._take(event))
 
     def _is_over(self, error: EpsError) -> bool:
-        """Return whether the broker is gone; wait a moment where it may come back."""
+        """Return whether the session is over after an error; pause first if a retry may succeed."""
         with self._changed:
             if self._closed.is_set():
                 return True
@@ -240,5 +240,5 @@ class BrokeredResourceManager(SupervisedManager):
                 self._wakeup.notify()
                 self._changed.notify_all()
                 return True
-            # Until it is closed: nothing else ends the wait.
+            # Only :meth:`close` ends this pause early.
             return self._changed.wait_for(self._closed.is_set, RETRY_S)

@@ -1,7 +1,8 @@
-"""One resource manager for several jobs: the side of the process that holds the containers.
+"""One resource manager shared by several jobs: the side of the process that holds the containers.
 
-Each job's master speaks to a desk of its own, which only processes of this job reach, and sees nothing of the others
-(:mod:`eps.cluster.broker.resources` is its end).  A job cannot have more containers than the scheduler grants it.
+Each job's master calls its own endpoint, which only processes of this job can reach
+(:mod:`eps.cluster.broker.resources` is the client).  It does not see other jobs.  A job cannot have more containers
+than the scheduler grants it.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from eps.pb.broker_pb2_grpc import ContainerBrokerServicer, add_ContainerBrokerS
 
 logger = logging.getLogger(__name__)
 
-#: Closing is noticed within this.
+#: Polling interval for events and for the request to close.
 LOOK_S = 0.2
-#: A master that waits for news is answered within this at most.
+#: Maximum time that a call waits for news.
 MOST_WAIT_S = 30.0
-#: Calls of one job's masters at the same time.
+#: Concurrent calls per job.
 MOST_CALLS = 16
 _STOP_GRACE_S = 0.5
 
 
-class _JobDesk(ContainerBrokerServicer):
-    """Where one job's masters, one after the other, ask for containers.
+class _JobEndpoint(ContainerBrokerServicer):
+    """The endpoint of one job, for its successive masters.
 
-    All but :meth:`Open` raise TakenOverError where another master has come since.
+    All calls but :meth:`Open` raise TakenOverError after another master has opened a session.
     """
 
     def __init__(self, broker: Broker, share: Share) -> None:
@@ -47,24 +48,26 @@ class _JobDesk(ContainerBrokerServicer):
         self._session = ""
         self._is_closed = False
         self._wished = 0
-        #: Events that the master may not have, the first of which has this number.
+        #: Events that the master has not acknowledged; the first one has the number ``_first``.
         self._told: list[ContainerEvent] = []
         self._first = 1
+        #: One condition per job, on the common lock: news of a job wakes only its own master.
+        self._changed = threading.Condition(broker.lock)
 
     def Open(self, request: pb.OpenContainersRequest, context: grpc.ServicerContext) -> pb.OpenContainersReply:
-        """Take a new master; return the containers that run already -> pid."""
-        with self._broker.changed:
+        """Begin the session of a new master; return the running containers -> pid."""
+        with self._changed:
             self._check(self._session)
             self._session, self._wished, self._told, self._first = request.session, 0, [], 1
             adopted, orders = self.share.begin(time.monotonic())
             self._broker.carry_out(self.share, orders)
-            self._broker.changed.notify_all()
+            self._changed.notify_all()
             return pb.OpenContainersReply(adopted=dict(adopted))
 
     def Wish(self, request: pb.WishContainersRequest, context: grpc.ServicerContext) -> pb.WishContainersReply:
-        """Take wishes with their numbers, those that were taken before once only."""
+        """Carry out numbered wishes; repeated ones only once."""
         wishes = [(each.number, wish_from_pb(each)) for each in request.wishes]
-        with self._broker.changed:
+        with self._changed:
             self._check(request.session)
             for number, wish in wishes:
                 if number > self._wished:
@@ -79,7 +82,7 @@ class _JobDesk(ContainerBrokerServicer):
 
     def _hear(self, session: str, after: int, wait_s: float) -> list[tuple[int, ContainerEvent]]:
         until_s = time.monotonic() + min(wait_s, MOST_WAIT_S)
-        with self._broker.changed:
+        with self._changed:
             while True:
                 self._check(session)
                 self._told += self.share.events
@@ -92,36 +95,40 @@ class _JobDesk(ContainerBrokerServicer):
                     return list(enumerate(self._told, self._first))
                 if self._broker.gone:
                     raise ResourceError(self._broker.gone)
-                self._broker.changed.wait(left_s)
+                self._changed.wait(left_s)
+
+    def wake(self) -> None:
+        """Wake the waiting calls; the caller holds the lock."""
+        self._changed.notify_all()
 
     def close(self) -> None:
-        """Refuse further calls; with the lock held."""
+        """Refuse further calls; the caller holds the lock."""
         self._is_closed = True
-        self._broker.changed.notify_all()
+        self.wake()
 
     def _check(self, session: str) -> None:
         if self._is_closed:
-            raise ResourceError(f"job {self.share.job} has no containers any more")
+            raise ResourceError(f"job {self.share.job} was removed from this application: it gets no more containers")
         if session != self._session:
-            raise TakenOverError(f"another master of job {self.share.job} has come")
+            raise TakenOverError(f"another master of job {self.share.job} has taken over")
 
 
 class Broker:
-    """Gives the containers of one resource manager to several jobs.
+    """Share the containers of one resource manager among several jobs.
 
     Parameters
     ----------
     manager : ResourceManager
         Used by no other object; not closed with this one.
     role_of : callable, optional
-        (job, role) -> the role as which a container is asked for; by default the job's own.
+        (job, role) -> role of the request to ``manager``; by default the job's own role.
 
     Attributes
     ----------
     gone : str
-        Why there are no containers any more; empty while there are.
-    changed : Condition
-        Its lock is of everything here; for the desks.
+        Why there are no more containers; empty while there are.
+    lock : RLock
+        Guards all state here; used by the endpoints.
     """
 
     def __init__(
@@ -132,13 +139,13 @@ class Broker:
         self._manager = manager
         self._role_of = role_of
         self._numbers = itertools.count(1)
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
         self.gone = ""
-        self._desks: dict[str, _JobDesk] = {}
+        self._endpoints: dict[str, _JobEndpoint] = {}
         self._servers: dict[str, grpc.Server] = {}
-        #: Name -> whose it is, until it has ended, also of jobs that are not here any more.
+        #: Container name -> its job's share, until the container has ended; also for removed jobs.
         self._owners: dict[str, Share] = {}
-        #: What the scheduler grants, of jobs that may not be here yet.
+        #: Containers that the scheduler grants; also for jobs that are not added yet.
         self._leases: dict[str, int] = {}
         self._is_leased = False
         self._closed = threading.Event()
@@ -146,69 +153,69 @@ class Broker:
         self._thread.start()
 
     def add(self, job: str, security: Security, max_containers: int = 0) -> Address:
-        """Take a job in; return where its master asks for containers.
+        """Add a job; return the address at which its master requests containers.
 
         Raises
         ------
         ConfigError
-            There is one of that name, or ``max_containers`` is negative.
+            A job of that name exists, or ``max_containers`` is negative.
         """
         lease = self._leases.get(job, 0) if self._is_leased else None
         share = Share(
             job,
-            # As job masters name them.
+            # The naming scheme of job masters.
             lambda: f"container-{next(self._numbers):04d}",
             lambda role: self._role_of(job, role),
             max_containers,
             lease,
         )
-        desk = _JobDesk(self, share)
-        with self.changed:
-            if job in self._desks:
-                raise ConfigError(f"job {job!r} has containers of this application already")
-            self._desks[job] = desk
+        endpoint = _JobEndpoint(self, share)
+        with self.lock:
+            if job in self._endpoints:
+                raise ConfigError(f"job {job!r} is in this application already: a job is added once")
+            self._endpoints[job] = endpoint
         try:
             self._servers[job], address = serve(
-                lambda server: add_ContainerBrokerServicer_to_server(desk, server),
+                lambda server: add_ContainerBrokerServicer_to_server(endpoint, server),
                 max_workers=MOST_CALLS,
                 security=security,
             )
         except EpsError:
-            with self.changed:
-                del self._desks[job]
+            with self.lock:
+                del self._endpoints[job]
             raise
-        with self.changed:
-            # It may have changed since.
+        with self.lock:
+            # The lease may have changed meanwhile.
             if self._is_leased:
                 self.carry_out(share, share.set_lease(self._leases.get(job, 0)))
         return address
 
     def remove(self, job: str) -> None:
-        """Give back all that a job has, and let its master in no more; harmless where it is not here."""
-        with self.changed:
-            desk, server = self._desks.pop(job, None), self._servers.pop(job, None)
-            if desk is not None:
-                self.carry_out(desk.share, desk.share.end())
-                desk.close()
+        """Release all containers of a job and close its endpoint; no effect if the job is not here."""
+        with self.lock:
+            endpoint, server = self._endpoints.pop(job, None), self._servers.pop(job, None)
+            if endpoint is not None:
+                self.carry_out(endpoint.share, endpoint.share.end())
+                endpoint.close()
         if server is not None:
             stop(server, _STOP_GRACE_S)
 
     def lease(self, leases: Mapping[str, int]) -> None:
-        """Set what the scheduler grants each job; from the first time on, a job that is not named has nothing."""
-        with self.changed:
+        """Set how many containers the scheduler grants each job; after the first call, a missing job gets none."""
+        with self.lock:
             self._leases, self._is_leased = dict(leases), True
-            for job, desk in self._desks.items():
-                self.carry_out(desk.share, desk.share.set_lease(self._leases.get(job, 0)))
+            for job, endpoint in self._endpoints.items():
+                self.carry_out(endpoint.share, endpoint.share.set_lease(self._leases.get(job, 0)))
 
     def close(self) -> None:
-        """Let all jobs go, with their containers; harmless when repeated."""
-        for job in list(self._desks):
+        """Remove all jobs and release their containers.  Idempotent."""
+        for job in list(self._endpoints):
             self.remove(job)
         self._closed.set()
         self._thread.join(2 * LOOK_S)
 
     def carry_out(self, share: Share, orders: Sequence[Order]) -> None:
-        """Pass on what a share wants; with the lock held.  Nothing of it blocks."""
+        """Carry out the orders of a share, without blocking; the caller holds the lock."""
         waiting = list(orders)
         while waiting:
             match waiting.pop(0):
@@ -218,16 +225,16 @@ class Broker:
                     self._manager.release(name)
                 case KillContainer(name):
                     self._manager.kill(name)
-        if share.events:
-            self.changed.notify_all()
+        if share.events and (endpoint := self._endpoints.get(share.job)) is not None:
+            endpoint.wake()
 
     def _ask(self, share: Share, request: ContainerRequest) -> list[Order]:
         self._owners[request.container_id] = share
-        logger.info("H %s of %s is asked for", request.container_id, share.job)
+        logger.info("H requests %s for %s", request.container_id, share.job)
         try:
             self._manager.request(request)
         except ResourceError as error:
-            # If the resource manager is gone for good, the thread that listens finds out.
+            # If the resource manager is gone for good, the listening thread notices.
             del self._owners[request.container_id]
             return share.on_event(Exited(request.container_id, None, f"was refused: {error}"), time.monotonic())
         return []
@@ -238,14 +245,12 @@ class Broker:
                 self._manager.wait(LOOK_S)
                 events = self._manager.poll()
             except ResourceError as error:
-                with self.changed:
+                with self.lock:
                     self._give_up(str(error))
                 return
-            with self.changed:
+            with self.lock:
                 for event in events:
                     self._on_event(event)
-                if events:
-                    self.changed.notify_all()
 
     def _on_event(self, event: ContainerEvent) -> None:
         share = self._owners.get(event.container_id)
@@ -258,6 +263,7 @@ class Broker:
 
     def _give_up(self, reason: str) -> None:
         if not self.gone and not self._closed.is_set():
-            logger.error("H there are no containers any more: %s", reason)
+            logger.error("H no more containers: %s", reason)
         self.gone = self.gone or reason
-        self.changed.notify_all()
+        for endpoint in self._endpoints.values():
+            endpoint.wake()

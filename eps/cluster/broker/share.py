@@ -1,7 +1,7 @@
-"""What one job has of the containers of an application that several jobs share.  Pure; for one thread.
+"""One job's share of the containers of an application.  Pure; for one thread.
 
-Wishes of the job's master come in, and events about containers; out come events for the master, and orders to whoever
-really holds the containers, who knows each under a name that no other job's container has.
+Input: wishes of the job's master and events about containers.  Output: events for the master, and orders for the
+resource manager.  The resource manager knows each container by a name that is unique in the application.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from eps.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class WantContainer:
-    """A container is asked for; as an order, under its name in the application."""
+    """Request a container; an order has its name in the application."""
 
     request: ContainerRequest
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseContainer:
-    """A container is given back, or its request withdrawn."""
+    """Release a container, or withdraw its request."""
 
     container_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class KillContainer:
-    """A container is to end at once."""
+    """Kill a container at once."""
 
     container_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class EndContainers:
-    """All of the job's containers are given back: it has ended."""
+    """Release all of the job's containers: the job has ended."""
 
 
 Order = WantContainer | ReleaseContainer | KillContainer
@@ -48,25 +48,25 @@ Wish = Order | EndContainers
 class Share:
     """The containers of one job.
 
-    What is beyond the limits waits here, and is not asked for: the scheduler's lease, which grows and shrinks with the
-    job, and the job's own ``max_containers``.
+    Two limits apply: the scheduler's lease, which grows and shrinks with the job, and the job's ``max_containers``.
+    Requests beyond them wait here.
 
     Parameters
     ----------
     job : str
     name : callable
-        Returns a name for a container that none had before, in the whole application.
+        Returns a new container name, unique in the application.
     role_of : callable
-        Role -> what containers of it are asked for as, in the whole application.
+        Role of the job -> role of the request in the application.
     max_containers : int
         0 sets no limit.
     lease : int, optional
-        Containers that the scheduler grants the job; None: it sets no limit.
+        Containers that the scheduler grants the job; None sets no limit.
 
     Attributes
     ----------
     events : list of ContainerEvent
-        What the job's master has not taken, in order.
+        Events that the job's master has not received, in order.
 
     Raises
     ------
@@ -94,24 +94,24 @@ class Share:
         self._max_containers, self._lease = max_containers, lease
         self._used: set[str] = set()
         self._waiting: dict[str, ContainerRequest] = {}
-        #: Name in the application -> the job's id, of those that were asked for and have not ended; without an id
-        #: where the job's master knows nothing of it.
+        #: Name in the application -> the job's id, for containers that were requested and have not ended.  The id is
+        #: empty if the job's current master does not know the container.
         self._ids: dict[str, str] = {}
         #: The job's id -> name in the application.
         self._names: dict[str, str] = {}
         self._pids: dict[str, int] = {}
-        #: The latest warning of each, and when its deadline is.
+        #: The latest warning of each container, with the time of its deadline.
         self._warnings: dict[str, tuple[EvictionWarning, float]] = {}
         self._has_ended = False
 
     def begin(self, now_s: float) -> tuple[dict[str, int], list[Order]]:
-        """Take a new master: it counts on what runs, and on nothing else; return container -> pid of that, and orders.
+        """Begin with a new master; return the running containers -> pid, and orders.
 
-        What the master before asked for and was not granted is withdrawn: the next one asks again.  What the one
-        before was warned of, the new one is warned of, with the time that is left.
+        Ungranted requests of the previous master are withdrawn: the new one repeats them.  Its warnings are repeated,
+        with the time that is left.
         """
         self._waiting.clear()
-        # It asks for what it waited for by the same ids again.
+        # The new master reuses the ids of its ungranted requests.
         self._used = set(self._pids)
         lost = [container_id for container_id in self._names if container_id not in self._pids]
         orders: list[Order] = [ReleaseContainer(self._forget(container_id)) for container_id in lost]
@@ -122,7 +122,7 @@ class Share:
         return dict(self._pids), orders
 
     def take(self, wish: Wish) -> list[Order]:
-        """Take a wish of the job's master; return what is to be done."""
+        """Apply a wish of the job's master; return the orders."""
         match wish:
             case WantContainer(request):
                 return self._want(request)
@@ -136,19 +136,19 @@ class Share:
                 return self.end()
 
     def end(self) -> list[Order]:
-        """Give everything back; nothing is asked for from now on."""
+        """Release all containers and refuse further requests; return the orders."""
         self._has_ended = True
         for container_id in list(self._waiting):
             self._withdraw(container_id)
         return [ReleaseContainer(name) for name in self._ids]
 
     def set_lease(self, lease: int | None) -> list[Order]:
-        """Set how many containers the scheduler grants; what runs beyond it stays until the job gives it back."""
+        """Set how many containers the scheduler grants; excess ones keep running until the job releases them."""
         self._lease = lease
         return self._ask_what_fits()
 
     def on_event(self, event: ContainerEvent, now_s: float) -> list[Order]:
-        """Take an event about a container, by its name in the application; return what is to be done then."""
+        """Apply an event about a container, by its name in the application; return the orders that follow."""
         name = event.container_id
         container_id = self._ids.get(name)
         if container_id is None:
@@ -163,7 +163,7 @@ class Share:
         return []
 
     def _note(self, event: ContainerEvent, now_s: float) -> None:
-        """Note what a master that comes later is to know."""
+        """Record what a later master has to know."""
         container_id = event.container_id
         match event:
             case Running(pid=pid):

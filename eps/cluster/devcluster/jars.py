@@ -203,7 +203,8 @@ def _run_maven(maven: str, folder: str, java: Java, hadoop_version: str) -> None
     quiet = () if os.isatty(2) else ("--batch-mode", "--quiet")
     try:
         done = subprocess.run(
-            [maven, *quiet, "--file", "pom.xml", "package"],
+            # Colors would stay in what a program or a file reads.
+            [maven, *quiet, "-Dstyle.color=never", "--file", "pom.xml", "package"],
             cwd=folder,
             env={**os.environ, "JAVA_HOME": java.home},
             stdin=subprocess.DEVNULL,

@@ -156,6 +156,8 @@ def stop_cluster(home: Path, say: Say) -> bool:
     if not home.is_dir():
         return False
     with _locked(home, say):
+        if number := _applications(home):
+            say(f"the cluster runs {number} application{'s' if number > 1 else ''} of YARN, which this ends")
         found = _end(home, None, say)
         # A NodeManager that was killed has left its containers.
         mark = f"LOCAL_DIRS={home}/data/"
@@ -515,6 +517,15 @@ def missing_of(cluster: Cluster) -> str:
     return (
         "" if is_operational else "HDFS to leave safe mode (if it was entered by hand: hdfs dfsadmin -safemode leave)"
     )
+
+
+def _applications(home: Path) -> int:
+    """Return how many applications run or wait; 0 where that is not known."""
+    with suppress(StorageError, PeerUnavailableError, LookupError, TypeError):
+        if (cluster := read_cluster(home)) is not None:
+            queues = _bean(cluster, RESOURCEMANAGER, "ResourceManager,name=QueueMetrics,q0=root")
+            return int(queues["AppsRunning"]) + int(queues["AppsPending"])
+    return 0
 
 
 def _bean(cluster: Cluster, daemon: str, name: str) -> dict[str, Any]:

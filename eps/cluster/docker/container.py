@@ -1,4 +1,4 @@
-"""A worker or server as a container of Docker: what the engine is asked for, and what it is known by."""
+"""A worker or server as a Docker container: its configuration, name and labels."""
 
 from __future__ import annotations
 
@@ -16,75 +16,75 @@ from eps.cluster.supervisor.process import CONTAINER_ID, HOST, JOB_DIR, ROLE, TI
 from eps.errors import EpsError
 from eps.storage.jobdir import JobDir
 
-#: What a user may do where a container ends because of its image.
+#: Advice if a container ends because of its image.
 CHECK_IMAGE = "the image must have Python with EPS, and what the model imports (docker/README.md)"
-#: Between SIGTERM and SIGKILL, as the supervisor has it.
+#: From SIGTERM to SIGKILL, as for the supervisor.
 GRACE_S = 3.0
 #: Labels of a container.
 JOB, INSTANCE, CONTAINER, BOOT = "eps.job", "eps.instance", "eps.container", "eps.boot"
-#: The arguments are the command; the shell gives it its log before it can say anything.
+#: The arguments are the command; the shell redirects its output to the log before it starts.
 _TO_LOG = 'umask 077; exec "$@" >>"$EPS_LOG_FILE" 2>&1 </dev/null'
 
 
 @dataclass(frozen=True)
 class DockerSettings:
-    """How a job's containers are."""
+    """Settings of a job's containers."""
 
     image: str
-    #: ``host``, or a network of the engine's on which containers find each other by their names.
+    #: ``host``, or a Docker network on which containers resolve each other's names.
     network: str = "host"
-    #: Command of the image's Python.
+    #: Python command in the image.
     python: str = "python3"
-    #: Directories that are mounted at the same path, read only.
+    #: Directories to mount at the same path, read only.
     mounts: tuple[Path, ...] = ()
-    #: Variables of every container.
+    #: Environment variables of every container.
     env: Mapping[str, str] = field(default_factory=dict)
-    #: Between SIGTERM and SIGKILL, in seconds.
+    #: From SIGTERM to SIGKILL, in seconds.
     grace_s: float = GRACE_S
-    #: The job fails after so many seconds without an answer of the engine, and one launch is given up after as many.
+    #: How long the engine may not respond before the job fails; also the limit for the retries of one launch.  Seconds.
     engine_timeout_s: float = 300.0
-    #: Role -> ``module:function``: what a container runs.
+    #: Role -> ``module:function``: the function that a container runs.
     entry_points: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class JobLabels:
-    """What a job's containers are known by."""
+    """The labels and names of a job's containers."""
 
     job: Path
-    #: Differs from one job to the next of the same name, and between a job and its resumption.
+    #: Differs between jobs of the same name, and between a job and its resumption.
     instance: str
-    #: Which processes see the same directories and locks.
+    #: Identifies the boot and mount namespace: processes with an equal value see the same directories and locks.
     boot: str
 
     @property
     def label(self) -> str:
-        """The label, with its value, that this run's containers alone have."""
+        """The label, with its value, of this run's containers only."""
         return f"{INSTANCE}={self.instance}"
 
     @classmethod
     def of(cls, job: JobDir) -> JobLabels:
-        """Return those of a job's run.
+        """Return the labels of a job's run.
 
         Raises
         ------
         StorageError
-            Its token cannot be read.
+            The job's token cannot be read.
         """
-        # A run has a token of its own, of which this reveals nothing.
+        # Each run has its own token; the hash does not reveal it.
         digest = hashlib.sha256(f"eps containers {job.read_token()}".encode())
         return cls(job.path, digest.hexdigest()[:12], _boot())
 
     def name(self, container_id: str) -> str:
-        """Return a container's name."""
+        """Return the name of a container."""
         return f"eps-{self.job.name}-{self.instance}-{container_id}"
 
     def is_stray(self, found: Found) -> bool:
-        """Return whether a container is left of a run that is over: of this job, or of another that runs no more."""
+        """Return whether a container belongs to a run that is over, of this job or another."""
         if found.labels.get(INSTANCE) == self.instance or found.labels.get(BOOT) != self.boot:
             return False
         job = JobDir(Path(found.labels.get(JOB, "/")))
-        # A directory that cannot be looked at is another user's.
+        # An unreadable directory belongs to another user.
         with suppress(EpsError):
             return job.path == self.job or not job.is_running()
         return False
@@ -93,16 +93,16 @@ class JobLabels:
 def build_container(
     request: ContainerRequest, settings: DockerSettings, labels: JobLabels, environ: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the container of a request, as the Docker Engine API takes it (``POST /containers/create``).
+    """Return the configuration of a requested container, as the Docker Engine API takes it (``POST
+    /containers/create``).
 
     Parameters
     ----------
     request : ContainerRequest
     settings : DockerSettings
-        Its mounts are those of the job.
     labels : JobLabels
     environ : mapping
-        Of the job master.
+        Environment of the job master.
     """
     job, name = JobDir(labels.job), labels.name(request.container_id)
     shares_network = settings.network == "host"
@@ -116,7 +116,7 @@ def build_container(
         HOST: "127.0.0.1" if shares_network else name,
         TIED: "1",
         "EPS_LOG_FILE": str(job.log(request.container_id)),
-        # The user has no home in the image.
+        # The user has no home directory in the image.
         "HOME": str(job.scratch(request.container_id)),
     }
     command = [settings.python, "-P", "-m", "eps.cluster.container"]
@@ -135,16 +135,16 @@ def build_container(
             BOOT: labels.boot,
             "eps.role": request.role,
         },
-        # The job's files, its token among them, are its user's alone.
+        # Only the job's user can read its files, such as the token.
         "User": f"{os.getuid()}:{os.getgid()}",
         "WorkingDir": "/",
         "HostConfig": {
             "NetworkMode": settings.network,
-            # Members say their pids, which others may send signals to.
+            # Members send each other signals by the pids that they report.
             "PidMode": "host",
             "Mounts": [_mount(path, read_only=True) for path in settings.mounts] + [_mount(labels.job)],
             "Memory": memory_bytes,
-            # As much with swap as without: none.
+            # Equal to Memory: no swap.
             "MemorySwap": memory_bytes,
             "NanoCpus": request.vcores * 1_000_000_000,
             "CapDrop": ["ALL"],
@@ -162,5 +162,5 @@ def _boot() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{os.stat('/proc/self/ns/mnt').st_ino}"
     except OSError:
-        # Nobody is known to see what we see.
+        # Unknown: matches no other process.
         return ""

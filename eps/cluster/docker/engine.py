@@ -1,6 +1,6 @@
-"""The part of the Docker SDK that EPS uses, with our errors: the one place that speaks to the engine.
+"""The part of the Docker SDK that EPS uses, with EPS's errors; the only module that talks to the engine.
 
-The engine is found as the ``docker`` command finds it: by ``DOCKER_HOST``, else at its usual socket.
+The engine is found as by the ``docker`` command: ``DOCKER_HOST``, else the default socket.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import Any
 
 from eps.errors import ConfigError, ResourceAwayError, ResourceError
 
-#: Where the engine is, if the environment does not say.
+#: Address of the engine if DOCKER_HOST is not set.
 DEFAULT_HOST = "unix:///var/run/docker.sock"
-#: A question times out after so many seconds.  A launch may take longer: some storage drivers copy the image.
+#: Timeouts of a query and of a launch.  A launch may take longer, since some storage drivers copy the image.
 TIMEOUT_S, LAUNCH_TIMEOUT_S = 30, 300
-#: Connections that are kept for the next question.
+#: Size of the connection pool.
 NUM_CONNECTIONS = 12
-_START = ": start it, or set DOCKER_HOST to where it is"
+_START = ": start it, or set DOCKER_HOST to its address"
 _ADVICE = {
     errno.ENOENT: _START,
     errno.ECONNREFUSED: _START,
-    errno.EACCES: ": its socket is for root and its group, docker as a rule",
+    errno.EACCES: ": use it as root or as a member of the group of its socket, usually docker",
 }
 
 
 class EngineSilentError(ResourceAwayError):
-    """The engine does not answer."""
+    """The engine does not respond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A container that the engine knows."""
+    """A container that the engine lists."""
 
     name: str
     labels: Mapping[str, str]
@@ -43,49 +43,51 @@ class Found:
 
     @property
     def is_running(self) -> bool:
-        """True where it has a process."""
+        """Whether it has a process."""
         return self.state in ("running", "paused")
 
     @property
     def has_ended(self) -> bool:
-        """True where it had a process."""
+        """Whether its process has ended."""
         return self.state in ("exited", "dead")
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The process of a container; its exit code counts once it has ended."""
+    """The process of a container; the exit code is valid once it has ended."""
 
-    #: On the engine's host; 0 where it does not run.
+    #: Pid on the engine's host; 0 if it is not running.
     pid: int
     exit_code: int
     out_of_memory: bool
 
 
 def engine_host() -> str:
-    """Return where the engine is looked for."""
+    """Return the address of the engine."""
     return os.environ.get("DOCKER_HOST") or DEFAULT_HOST
 
 
 class DockerEngine:
-    """A Docker engine; a call answers or raises within :data:`TIMEOUT_S`, or :data:`LAUNCH_TIMEOUT_S`.  Thread-safe.
+    """A Docker engine; each call responds or raises within its timeout.  Thread-safe.
+
+    Timeouts are :data:`TIMEOUT_S`, and :data:`LAUNCH_TIMEOUT_S` for a launch.
 
     Raises
     ------
     ConfigError
         The package ``docker`` is missing, or ``DOCKER_HOST`` is invalid.
     EngineSilentError
-        There is no engine, or it does not answer.
+        There is no engine, or it does not respond.
     """
 
     def __init__(self) -> None:
         try:
-            # Not ``import docker``: any folder of that name would do for that, as the one of the checkout.
+            # Not ``import docker``: any folder of that name would satisfy it, such as the one in the checkout.
             from docker.api import APIClient
             from docker.utils import kwargs_from_env
         except ImportError as error:
             raise ConfigError(
-                f"containers of Docker need the package docker ({error}): pip install '.[docker]' in EPS's folder"
+                f"Docker containers need the package docker ({error}): pip install '.[docker]' in EPS's folder"
             ) from None
         with _errors():
             settings = {**kwargs_from_env(), "max_pool_size": NUM_CONNECTIONS}
@@ -98,9 +100,9 @@ class DockerEngine:
         Raises
         ------
         ConfigError
-            It has not.
+            The engine does not have the image.
         EngineSilentError
-            The engine does not answer.
+            The engine does not respond.
         """
         try:
             with _errors():
@@ -111,9 +113,9 @@ class DockerEngine:
             ) from None
 
     def launch(self, name: str, config: Mapping[str, Any]) -> int:
-        """Create a container and start it; return its process's pid, 0 where it has ended already.
+        """Create and start a container; return the pid of its process, 0 if it has ended already.
 
-        Idempotent: a container of that name, left of a call whose answer was lost, is taken for this one.
+        Idempotent: if the answer to an earlier call was lost, a container of that name is taken for this one.
 
         Parameters
         ----------
@@ -124,9 +126,9 @@ class DockerEngine:
         Raises
         ------
         ResourceError
-            The engine refuses; nothing is left.
+            The engine refuses; no container remains.
         EngineSilentError
-            The engine does not answer; there may be a container.
+            The engine does not respond; a container may exist.
         """
         with suppress(_ConflictError), _errors():
             self._slow.create_container_from_config(dict(config), name)
@@ -142,45 +144,45 @@ class DockerEngine:
         return 0 if process is None else process.pid
 
     def process(self, name: str) -> Process | None:
-        """Return the process of a container; None where the engine does not know the container."""
+        """Return the process of a container; None if the engine does not know the container."""
         with suppress(_UnknownError), _errors():
             state = self._client.inspect_container(name)["State"]
             return Process(int(state["Pid"]), int(state["ExitCode"]), bool(state["OOMKilled"]))
         return None
 
     def kill(self, name: str, signal: int) -> None:
-        """Send the process of a container a signal; harmless where it has ended."""
+        """Send a signal to the process of a container; no effect if it has ended."""
         with suppress(_UnknownError), _errors():
             self._client.kill(name, signal=signal)
 
     def remove(self, name: str) -> None:
-        """End a container at once and have the engine forget it; harmless for one that it does not know."""
+        """Kill and remove a container; no effect if the engine does not know it."""
         with suppress(_UnknownError), _errors():
             self._client.remove_container(name, force=True)
 
     def find(self, label: str) -> list[Found]:
-        """Return the containers with a label, given as ``key`` or ``key=value``, those that have ended too."""
+        """Return the containers with a label, given as ``key`` or ``key=value``, including ended ones."""
         with _errors():
             listed = self._client.containers(all=True, filters={"label": label})
         return [Found(each["Names"][0].removeprefix("/"), each["Labels"], each["State"]) for each in listed]
 
     def close(self) -> None:
-        """Close the connections; harmless when repeated."""
+        """Close the connections.  Idempotent."""
         self._client.close()
         self._slow.close()
 
 
 class _UnknownError(ResourceError):
-    """The container or image is not there, or not in a state for the call."""
+    """The container or image does not exist, or its state does not allow the call."""
 
 
 class _ConflictError(_UnknownError):
-    """The container is in another state, or the name is taken."""
+    """The name is taken, or the container is in another state."""
 
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Raise the SDK's errors as ours."""
+    """Convert the SDK's errors to EPS's."""
     from docker.errors import APIError, DockerException, NotFound
     from requests.exceptions import RequestException
 
@@ -200,7 +202,7 @@ def _errors() -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return what was at the bottom of an error: the SDK wraps it three times."""
+    """Return the innermost cause of an error: the SDK wraps it three times."""
     while error.__context__ is not None:
         error = error.__context__
     return error

@@ -1,14 +1,14 @@
 """Containers of one Docker host: one for each worker and server.
 
-The job master stays a process of this host, forked by the job's supervisor; what it starts here shares the host's
-network and process ids, and sees the job's directory at the same path.  An image gives the file system; the engine
-holds each container to the memory and the cores of its request.
+The job master stays a process of this host, forked by the job's supervisor.  Its containers share the host's network
+and process ids, and see the job's directory at the same path.  An image provides the file system; the engine limits
+each container to the memory and cores of its request.
 
-One thread asks the engine for the job's containers every :data:`LOOK_S` seconds, finds those that have ended, and sends
-the signals that are due.  An engine that answers nothing for ``engine_timeout_s`` ends the job.
+One thread polls the engine every :data:`LOOK_S` seconds, finds containers that have ended, and sends the signals that
+are due.  If the engine does not respond for ``engine_timeout_s``, the job ends.
 
-A container ends with the job's lock (see ``eps.cluster.container``), so nothing has to be alive for it to be ended.
-The job master removes it from the engine; where the master was killed, the next job with ``on = docker`` does.
+A container ends when the job's lock is released (see ``eps.cluster.container``), so no process has to end it.  The job
+master removes it from the engine.  If the master was killed, the next job with ``on = docker`` does.
 """
 
 from __future__ import annotations
@@ -43,30 +43,31 @@ from eps.storage.jobdir import JobDir
 
 logger = logging.getLogger(__name__)
 
-#: Name of this host in a status.
+#: Name of this host in the status.
 THIS_HOST = "localhost"
-#: The engine is asked for the job's containers this often.
+#: Polling interval for the job's containers.
 LOOK_S = 0.5
-#: A call that was not answered is made again after so long.
+#: Pause before a failed call is retried.
 RETRY_S = 0.2
-#: A job master that begins asks a few questions, each of which may hang for :data:`TIMEOUT_S`, before it beats again.
+#: Heartbeat patience of a starting job master: it sends a few queries, each of which may time out.
 OPEN_PATIENCE_S = 10.0 * TIMEOUT_S
-#: Containers that are launched, or removed, at the same time.
+#: Containers that are launched or removed concurrently.
 NUM_LAUNCHERS = 10
-#: The end of a job waits so long for the removal of its containers.
+#: How long the end of a job waits for the removal of its containers.
 END_S = 10.0
-GONE = "is gone: the Docker engine does not know it any more"
+GONE = "was lost: the Docker engine no longer lists it"
 _LONGEST_LINE = 300
-#: A shell's exit codes where it cannot execute a command, and where there is none; and how Python says what it lacks.
+#: A shell's exit codes if a command cannot be executed or found, and Python's message for a missing module.
 _NO_COMMAND, _NO_MODULE = (126, 127), "No module named"
 
 
 def open_docker(
     settings: DockerSettings, job: JobDir, max_containers: int, supervisor: ResourceManager
 ) -> DockerResourceManager:
-    """Return a manager over the engine that the environment names; parameters and errors as of the class.
+    """Return a resource manager for the engine that the environment names; parameters and errors are those of the
+    class.
 
-    A job master may take over while the engine is restarted: it waits for ``engine_timeout_s``.
+    If the engine is not available, for example during a restart, retry for ``engine_timeout_s``.
     """
     began_s = time.monotonic()
     while True:
@@ -82,7 +83,7 @@ def open_docker(
             silent_s = time.monotonic() - began_s
             if silent_s >= settings.engine_timeout_s:
                 raise ResourceError(_silent_too_long(silent_s, settings, job)) from error
-            # Its words only: a handler that keeps the record would keep the connection.
+            # Log only the text: a handler that keeps the record would keep the connection open.
             logger.warning("M %s", str(error))
             time.sleep(RETRY_S)
 
@@ -90,13 +91,13 @@ def open_docker(
 def _silent_too_long(silent_s: float, settings: DockerSettings, job: JobDir) -> str:
     return (
         f"the Docker engine at {engine_host()} has not answered for {silent_s:.0f} s (engine_timeout_s is "
-        f"{settings.engine_timeout_s:g}): start it, then eps resume {job.name} goes on from the latest checkpoint, or "
-        "from the seed"
+        f"{settings.engine_timeout_s:g}): start it, then eps resume {job.name} restarts from the latest checkpoint, "
+        "or from the seed if there is none"
     )
 
 
 class DockerResourceManager(SupervisedManager):
-    """A Docker engine on this host as a :class:`~eps.cluster.api.ResourceManager`.
+    """A :class:`~eps.cluster.api.ResourceManager` over a Docker engine on this host.
 
     Parameters
     ----------
@@ -106,16 +107,16 @@ class DockerResourceManager(SupervisedManager):
     job : JobDir
         Its lock is held while the job runs.
     max_containers : int
-        Containers that may be there at once; a request beyond it waits for the end of another.  0 sets no limit.
+        Maximum number of concurrent containers; further requests wait for one to end.  0 sets no limit.
     supervisor : ResourceManager, optional
-        As of the base.
+        See :class:`~eps.cluster.backend.SupervisedManager`.
 
     Raises
     ------
     ConfigError
         ``max_containers`` is negative.
     ResourceError
-        The engine does not answer.
+        The engine does not respond.
     StorageError
         The job's token cannot be read.
     """
@@ -134,25 +135,25 @@ class DockerResourceManager(SupervisedManager):
         adopted = _pids(engine, found, self._labels)
         self._ledger = ContainerLedger(max_containers, adopted)
         super().__init__(threading.Lock(), supervisor, adopted)
-        #: What was asked for, by container.
+        #: Requests, by container.
         self._requests: dict[str, ContainerRequest] = {}
-        #: Containers that are not known to have ended -> when the engine had started them, on the monotonic clock.
+        #: Containers not known to have ended -> when the engine had started them, on the monotonic clock.
         self._started = dict.fromkeys(adopted, time.monotonic())
-        #: Container -> the next signal that it is to get once it has started, and not before when.
+        #: Container -> (next signal, earliest time); sent once the container has started.
         self._to_end: dict[str, tuple[int, float]] = {}
         self._ending = False
-        #: When the first question was asked that the engine has not answered; None while it answers.
+        #: Time of the first query without an answer; None while the engine responds.
         self._silent_since_s: float | None = None
         self._look_now = threading.Event()
         self._launchers = ThreadPoolExecutor(NUM_LAUNCHERS, thread_name_prefix="docker")
         self._thread = threading.Thread(target=self._watch, name="docker-watch", daemon=True)
         self._thread.start()
         for stray in filter(self._labels.is_stray, found):
-            logger.warning("M removes container %s of a run that is over", stray.name)
+            logger.warning("M removes container %s of a run that has ended", stray.name)
             self._launchers.submit(self._try, engine.remove, stray.name)
 
     def request(self, request: ContainerRequest) -> None:
-        """Ask for a container; see :class:`~eps.cluster.api.ResourceManager`."""
+        """Request a container; see :class:`~eps.cluster.api.ResourceManager`."""
         with self._lock:
             self._check_open()
             granted = self._ledger.request(request)
@@ -161,41 +162,41 @@ class DockerResourceManager(SupervisedManager):
             self._wake()
 
     def withdraw(self, container_id: str) -> bool:
-        """Take a request back that has not been granted; return whether that was so."""
+        """Withdraw a request that is not granted yet; return whether it was withdrawn."""
         with self._lock:
             withdrawn = self._ledger.withdraw(container_id)
             self._wake()
             return withdrawn
 
     def release(self, container_id: str) -> None:
-        """Give a container back by id; harmless for one that has ended or is unknown."""
+        """Release a container; no effect if it has ended or is unknown."""
         with self._lock:
             if not self._ledger.withdraw(container_id) and self._ledger.is_there(container_id):
-                # Neither a kill nor the time of one is put off.
+                # An earlier kill, or its time, stays.
                 self._to_end.setdefault(container_id, (signals.SIGTERM, 0.0))
                 self._look_now.set()
             self._wake()
 
     def kill(self, container_id: str) -> None:
-        """End a container's process at once; harmless for one that is not running."""
+        """Kill a container's process at once; no effect if it is not running."""
         with self._lock:
             if self._ledger.is_there(container_id):
                 self._to_end[container_id] = (signals.SIGKILL, 0.0)
                 self._look_now.set()
 
     def room(self) -> Mapping[str, int]:
-        """Return nothing: no other job waits for containers of this one."""
+        """Return an empty mapping: no other job competes for these containers."""
         return {}
 
     def end_job(self, exit_code: int, state: str, reason: str = "") -> None:
-        """End every container, and tell the supervisor how the job ended."""
+        """End every container, and report the end of the job to the supervisor."""
         with self._lock:
             self._check_open()
             self._ending = True
         if self._supervisor is not None:
             self._supervisor.beat(NO_NEWS, TIMEOUT_S + 2 * END_S)
         if self._silent_since_s is None:
-            # Members were told to end before; one that has not is killed.
+            # Members were asked to end before; the remaining ones are killed.
             with suppress(ResourceError):
                 names = [each.name for each in self._engine.find(self._labels.label)]
                 wait([self._launchers.submit(self._try, self._engine.remove, name) for name in names], END_S)
@@ -203,7 +204,7 @@ class DockerResourceManager(SupervisedManager):
             self._supervisor.end_job(exit_code, state, reason)
 
     def close(self) -> None:
-        """Disconnect from the engine; harmless when repeated."""
+        """Disconnect from the engine.  Idempotent."""
         with self._lock:
             if self._closed.is_set():
                 return
@@ -229,7 +230,7 @@ class DockerResourceManager(SupervisedManager):
 
     def _launch(self, granted: Iterable[ContainerRequest]) -> None:
         for request in granted:
-            # Refused only where the interpreter ends.
+            # Fails only while the interpreter shuts down.
             with suppress(RuntimeError):
                 self._launchers.submit(self._try, self._launch_one, request)
 
@@ -241,7 +242,7 @@ class DockerResourceManager(SupervisedManager):
         except EpsError as error:
             logger.error("M %s: %s", what, str(error))
         except Exception:
-            logger.exception("M a call of the Docker engine failed")
+            logger.exception("M a call to the Docker engine failed")
 
     def _launch_one(self, request: ContainerRequest) -> None:
         container_id = request.container_id
@@ -252,7 +253,7 @@ class DockerResourceManager(SupervisedManager):
         try:
             pid = self._launch_patiently(container_id, config)
         except ResourceError as error:
-            # One that comes after all is removed at the next look.
+            # If it starts after all, the next poll removes it.
             self._on_end(container_id, None, f"could not be launched: {error}")
             return
         with self._lock:
@@ -265,7 +266,7 @@ class DockerResourceManager(SupervisedManager):
             self._engine.remove(self._labels.name(container_id))
 
     def _launch_patiently(self, container_id: str, config: Mapping[str, Any]) -> int:
-        """Launch a container; where the engine answers other calls only, try for ``engine_timeout_s``."""
+        """Launch a container; if only this call times out, retry it for ``engine_timeout_s``."""
         until_s = time.monotonic() + self._settings.engine_timeout_s
         while True:
             try:
@@ -278,7 +279,7 @@ class DockerResourceManager(SupervisedManager):
 
     def _on_end(self, container_id: str, code: int | None, reason: str, taken: bool = False) -> None:
         with self._lock:
-            # A job that ends for want of the engine asks for no other container.
+            # A job that ends because the engine is gone requests no further containers.
             if self._closed.is_set() or self._gone or not self._ledger.is_there(container_id):
                 return
             granted = self._ledger.on_end(container_id, code, reason, taken)
@@ -300,12 +301,12 @@ class DockerResourceManager(SupervisedManager):
             except EngineSilentError as error:
                 self._on_silence(asked_s, error)
             except Exception:
-                logger.exception("M a look at the Docker engine failed")
+                logger.exception("M polling the Docker engine failed")
             self._look_now.wait(LOOK_S)
             self._look_now.clear()
 
     def _on_silence(self, asked_s: float, error: EngineSilentError) -> None:
-        """Note that the engine does not answer, and end the job where it has not for too long."""
+        """Record that the engine does not respond; end the job after ``engine_timeout_s``."""
         if self._silent_since_s is None:
             self._silent_since_s = asked_s
             logger.warning("M %s", str(error))
@@ -323,20 +324,20 @@ class DockerResourceManager(SupervisedManager):
         for container_id, number in due:
             self._engine.kill(self._labels.name(container_id), number)
             with self._lock:
-                # It may have ended, or been killed, meanwhile.
+                # The container may have ended, or a kill been requested, meanwhile.
                 if number == signals.SIGKILL:
                     self._to_end.pop(container_id, None)
                 elif self._to_end.get(container_id) == (number, 0.0):
                     self._to_end[container_id] = (signals.SIGKILL, now_s + self._settings.grace_s)
 
     def _look(self) -> None:
-        """Compare what the engine has with what it was asked for."""
+        """Compare the containers that the engine lists with those that it was asked to start."""
         with self._lock:
             started = dict(self._started)
         found = {each.labels[CONTAINER]: each for each in self._engine.find(self._labels.label)}
         silent_since_s = self._silent_since_s
         for container_id, started_s in started.items():
-            # An engine that was away may have taken along what it had before.
+            # An engine that was down may have lost the containers that it had started before.
             taken = silent_since_s is not None and started_s < silent_since_s
             each = found.get(container_id)
             process = self._engine.process(each.name) if each is not None and each.has_ended else None
@@ -347,21 +348,22 @@ class DockerResourceManager(SupervisedManager):
             elif each is None:
                 self._on_end(container_id, None, GONE, taken=True)
         for container_id, each in found.items():
-            # What has ended, what was given up and came after all, and what a former job master left half done.
+            # Remove ended containers, late starts of abandoned launches, and half-finished launches of an earlier
+            # master.
             if self._ledger.phase(container_id) in (None, Phase.ENDED):
                 self._engine.remove(each.name)
 
 
 def _pids(engine: DockerEngine, found: Iterable[Found], labels: JobLabels) -> dict[str, int]:
-    """Return the containers that the job master before this one started -> pid."""
+    """Return the running containers of the previous job master -> pid."""
     mine = [each for each in found if each.labels.get(INSTANCE) == labels.instance and each.is_running]
     processes = {each.labels[CONTAINER]: engine.process(each.name) for each in mine}
-    # One that has ended meanwhile has no pid.
+    # A container that has ended meanwhile has no pid.
     return {container_id: process.pid for container_id, process in processes.items() if process and process.pid}
 
 
 def _how_ended(process: Process, log: Path, limit: str) -> tuple[int | None, str]:
-    """Return the code and the words for the end of a process; 128 and more stands for a signal."""
+    """Return the exit code and the reason for the end of a process; codes above 128 stand for signals."""
     code = process.exit_code
     if code <= 128 or code - 128 not in signals.valid_signals():
         last = _last_line(log) if code else ""
@@ -375,7 +377,7 @@ def _how_ended(process: Process, log: Path, limit: str) -> tuple[int | None, str
 
 
 def _last_line(log: Path) -> str:
-    """Return the last line of a log that is not empty: it shows an image without EPS, or with another version."""
+    """Return the last non-empty line of a log; it reveals an image without EPS or with another version."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 4096))
         lines = file.read().decode("utf-8", "replace").strip().splitlines()

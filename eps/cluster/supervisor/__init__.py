@@ -1,8 +1,8 @@
-"""The smallest process of a job, which owns all others: nothing outlives it, and it forks them from a warm image.
+"""The supervisor: the parent of all processes of a job, which end with it.
 
-It imports what they need before it forks, so that a container starts in milliseconds, and it stays single threaded, so
-that forking is safe.  ``state`` decides, also what the job master and the supervisor say to each other; ``loop`` acts;
-``process`` is what a forked process is told and does before its entry function; ``start`` is the client's side.
+It imports what they need before it forks, so that a container starts in milliseconds.  It stays single threaded, so
+that forking is safe.
 
-Source: design section 7.
+``state`` makes the decisions and defines the messages between job master and supervisor; ``loop`` carries the decisions
+out.  ``process`` is the code of a forked process before its entry function; ``start`` is the client's side.
 """

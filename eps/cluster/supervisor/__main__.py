@@ -1,6 +1,6 @@
 """``python -m eps.cluster.supervisor JOB_DIR``: run the supervisor of one job; its exit code is the job's.
 
-With ``--handoff-fd`` it imports first; its job comes later, over that socket.
+With ``--handoff-fd`` it imports first and receives the job later, over that socket.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from eps.errors import EpsError
 from eps.storage.jobdir import JobDir, JobLock
 from eps.storage.record import Phase
 
-#: Exit code of a supervisor that could not begin.
+#: Exit code of a supervisor that could not start.
 CANNOT_START = 2
 
 
@@ -41,12 +41,12 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         prog="python -m eps.cluster.supervisor", description="Own the processes of one job."
     )
     parser.add_argument("job_dir", type=Path, nargs="?", metavar="JOB_DIR", help="the job's directory")
-    parser.add_argument("--handoff-fd", type=int, metavar="N", help="socket that says the job's directory later")
+    parser.add_argument("--handoff-fd", type=int, metavar="N", help="socket that sends the job's directory later")
     parser.add_argument("--tied-fd", type=int, metavar="N", help="read end of a pipe: its end of file ends the job")
     parser.add_argument("--lock-fd", type=int, metavar="N", default=-1, help="the open lock file, already locked")
-    parser.add_argument("--preload", metavar="MODULES", default=",".join(PRELOAD), help="joined by commas")
-    parser.add_argument("--entry", action="append", default=[], metavar="ROLE=MODULE:FUNCTION", help="what a role runs")
-    parser.add_argument("--grace-s", type=float, metavar="S", default=GRACE_S, help="between SIGTERM and SIGKILL")
+    parser.add_argument("--preload", metavar="MODULES", default=",".join(PRELOAD), help="separated by commas")
+    parser.add_argument("--entry", action="append", default=[], metavar="ROLE=MODULE:FUNCTION", help="entry of a role")
+    parser.add_argument("--grace-s", type=float, metavar="S", default=GRACE_S, help="from SIGTERM to SIGKILL")
     return parser.parse_args(argv)
 
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
     job = JobDir(arguments.job_dir.absolute())
     try:
-        # Held until this process is gone: it is never closed.
+        # Never closed: it is held until this process ends.
         lock = JobLock(job.lock, arguments.lock_fd)
         if arguments.tied_fd is not None:
             os.set_inheritable(arguments.tied_fd, False)
@@ -84,14 +84,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         load_entry(prepare)(runtime)
     if num_threads() > 1:
         print(
-            f"eps.cluster.supervisor: {num_threads()} threads after the imports: a lock that one of them holds now "
-            "would stay locked in every child",
+            f"eps.cluster.supervisor: {num_threads()} threads after the imports, but must be 1: a lock that another "
+            "thread holds during a fork stays locked in the child",
             file=sys.stderr,
         )
     try:
         return Supervisor(job, entry_points, arguments.tied_fd, arguments.grace_s, _member_timeout_s(runtime)).run()
     except Exception as error:
-        # What still runs is killed by the kernel when this process ends.
+        # The kernel kills the remaining processes when this one ends.
         traceback.print_exc()
         clean_up(job, End("failed", 1, f"the supervisor failed: {type(error).__name__}: {error}"))
         return 1
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _take_job(arguments: argparse.Namespace) -> bool:
-    """Wait for the job, and take its files; return False where the process that started this one has none for it."""
+    """Wait for the job and its descriptors; return False if the starting process has none for this supervisor."""
     with socket.socket(fileno=arguments.handoff_fd) as handoff:
         content, descriptors, _, _ = socket.recv_fds(handoff, 64 * 1024, 2)
     if not content:
@@ -116,7 +116,7 @@ def _take_job(arguments: argparse.Namespace) -> bool:
 
 
 def _member_timeout_s(runtime: Mapping[str, Any]) -> float:
-    """Return what the job's settings say; they were checked when the job was made."""
+    """Return the setting, which was validated when the job was created."""
     return float(runtime.get("spec", {}).get("member_timeout_s", MEMBER_TIMEOUT_S))
 
 

@@ -1,6 +1,6 @@
-"""The supervisor's loop: waits for the master, for signals and for the client, and does what the state decides.
+"""The supervisor's loop: wait for the master, signals and the client, and carry out what the state decides.
 
-One thread, ``poll`` and nothing else: every child would inherit what it held open or locked.
+One thread that uses ``poll``: every child would inherit further descriptors and locks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 class Supervisor:
-    """Runs one job's processes.
+    """Run the processes of one job.
 
     Parameters
     ----------
@@ -65,9 +65,9 @@ class Supervisor:
     tied_fd : int, optional
         Read end of the client's pipe; its end of file ends the job.
     grace_s : float, seconds
-        Between SIGTERM and SIGKILL.
+        Time from SIGTERM to SIGKILL.
     member_timeout_s : float, seconds
-        A job master that is silent for so long is killed and started again.
+        A job master without a heartbeat for so long is killed and restarted.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Supervisor:
         for number in HANDLED_SIGNALS:
             signals.signal(number, _note_nothing)
         signals.set_wakeup_fd(self._signal_in, warn_on_full_buffer=False)
-        # Blocked since before the imports, so that one that came then is answered now.
+        # Signals were blocked during the imports; those that came then are delivered now.
         signals.pthread_sigmask(signals.SIG_UNBLOCK, HANDLED_SIGNALS)
         self._handle(Started())
         while self._end is None:
@@ -133,7 +133,7 @@ class Supervisor:
         return max(0, int((deadline_s - time.monotonic()) * 1000) + 1)
 
     def _read_master(self) -> bool:
-        """Read what the master said; return whether there may be more."""
+        """Read one message of the master; return whether there may be more."""
         if self._channel is None:
             return False
         try:
@@ -141,7 +141,7 @@ class Supervisor:
         except BlockingIOError:
             return False
         except ConnectionResetError:
-            # The master ended without reading everything; what it said before comes next.
+            # The master ended with unread messages; the ones that it sent before come next.
             return True
         if not packet:
             self._channel.close()
@@ -158,7 +158,7 @@ class Supervisor:
         for number in STOP_SIGNALS:
             if number in got:
                 self._handle(StopSignalled(number))
-        # Also on other signals: one that finds the pipe full is not written to it.
+        # On any signal: SIGCHLD is not written to a full pipe.
         self._reap()
 
     def _reap(self) -> None:
@@ -170,7 +170,7 @@ class Supervisor:
             if ended is None:
                 return
             pid = ended.si_pid
-            # What the process started goes with it; until it is reaped no other process can have its group.
+            # Kill its process group too; the group id cannot be reused before the process is reaped.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signals.SIGKILL)
             _, status = os.waitpid(pid, 0)
@@ -232,11 +232,10 @@ class Supervisor:
             scratch_dir=self.job.scratch(action.container_id),
         )
         parent_pid = os.getpid()
-        # Unflushed text would be written by the child too.
+        # The child would write unflushed text a second time.
         sys.stdout.flush()
         sys.stderr.flush()
-        # A signal must not meet the child while it still has the supervisor's handlers: they would swallow it, and
-        # write it to the pipe that both have.
+        # The child starts with the supervisor's handlers, which would swallow a signal and write it to the shared pipe.
         signals.pthread_sigmask(signals.SIG_BLOCK, HANDLED_SIGNALS)
         try:
             pid = os.fork()
@@ -252,7 +251,7 @@ class Supervisor:
             return ForkFailed(action.container_id, f"fork failed: {error.strerror}")
         finally:
             signals.pthread_sigmask(signals.SIG_UNBLOCK, HANDLED_SIGNALS)
-        # Both sides do it, so that it is done whichever runs first; the child may also have ended already.
+        # Parent and child both do this, since either may run first; the child may also have ended already.
         with suppress(OSError):
             os.setpgid(pid, pid)
         if is_master and self._master_end is not None:
@@ -261,7 +260,7 @@ class Supervisor:
         return Forked(action.container_id, pid)
 
     def _open_channel(self) -> None:
-        """Make a channel for a new master: what the one before was not told any more is not for it."""
+        """Open a channel for a new master; messages that the previous one did not receive are dropped."""
         if self._channel is not None:
             self._channel.close()
         self._channel, self._master_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -287,22 +286,22 @@ class Supervisor:
 
 
 def clean_up(job: JobDir, end: End) -> None:
-    """Remove what only a running job has, and write how it ended.
+    """Remove the files that only a running job has, and record how it ended.
 
     Raises
     ------
     StorageError
-        The end cannot be written.
+        The end cannot be recorded.
     """
     job.close(record.End(end.state, end.reason, end.exit_code, round(time.time(), 3)))
 
 
 def _note_nothing(number: int, frame: FrameType | None) -> None:
-    """Stand in for a handler: the signal is read from the wake-up pipe."""
+    """Do nothing: the loop reads the signal from the wakeup pipe."""
 
 
 def _send_signal(pid: int, number: int) -> None:
-    # The pid cannot be that of another process: it has not been reaped.
+    # The process is not reaped yet, so its pid cannot be reused.
     with suppress(ProcessLookupError):
         os.kill(pid, number)
         if number == signals.SIGKILL:

@@ -1,6 +1,6 @@
-"""A process of a job: what it is told, what is set and imported before it is forked, and how its entry function runs.
+"""A process of a job: its context, the environment and imports before the fork, and the call of its entry function.
 
-Imports nothing heavy itself: what NumPy and gRPC read must be set before they are imported.
+This module imports nothing heavy: variables that NumPy and gRPC read must be set before their import.
 """
 
 from __future__ import annotations
@@ -21,72 +21,72 @@ from typing import NoReturn
 
 #: Role, and container id, of the job master.
 MASTER = "master"
-#: Role whose entry function the supervisor calls before it forks, with the path of the job's settings.
+#: Role whose entry function the supervisor calls before it forks, with the job's runtime values.
 SUPERVISOR = "supervisor"
-#: Environment of a container that no supervisor forked; ``eps.cluster.container`` says what each is.
+#: Environment of a container that no supervisor forked; see ``eps.cluster.container``.
 ROLE, CONTAINER_ID, JOB_DIR = "EPS_ROLE", "EPS_CONTAINER_ID", "EPS_JOB_DIR"
 MASTER_ADDRESS, HOST, TIED = "EPS_MASTER_ADDRESS", "EPS_HOST", "EPS_TIED"
 
-#: Imported once in the supervisor, so that no container waits for them.
+#: Imported once, in the supervisor, so that containers start without these imports.
 PRELOAD: tuple[str, ...] = ("numpy", "scipy.sparse", "grpc")
 
-#: A BLAS pool would be threads before the fork, and more threads than cores after it.
+#: A BLAS pool would mean threads before the fork, and more threads than cores after it.
 _FORCED = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    # gRPC's fork handlers are for processes that used it before they forked; the supervisor never does.
+    # gRPC needs its fork handlers only if it was used before the fork; the supervisor never uses it.
     "GRPC_ENABLE_FORK_SUPPORT": "0",
 }
 _DEFAULTS = {"GRPC_VERBOSITY": "ERROR"}
-#: What concerns members in containers of a runtime, too.  OpenBLAS rounds as the kernel does that it chooses: members
-#: on which another one was forced would train other bits.
+#: Variables that members in containers of a runtime need too.  OpenBLAS rounds differently with each kernel, so a
+#: member with another kernel would train other bits.
 PASSED_ON = ("EPS_LOG", "EPS_KERNELS", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 _PR_SET_PDEATHSIG = 1
-#: Loaded before the fork: a child that must not outlive its parent has no time to look a library up.
+#: Loaded before the fork: the child must request its death signal without delay.
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
 class ContainerContext:
-    """What an entry function gets."""
+    """The argument of an entry function."""
 
     #: Absolute.
     job_dir: Path
     #: ``master``, ``server`` or ``worker``.
     role: str
     container_id: str
-    #: Of the job master's control plane, from ``EPS_MASTER_ADDRESS``; None for the master.
+    #: Address of the job master's control plane, from ``EPS_MASTER_ADDRESS``; None for the master.
     master_address: str | None = None
     #: Open descriptor of the channel to the supervisor; only the master has it.
     supervisor_fd: int | None = None
-    #: What the launch request asked to set, already in ``os.environ``.
+    #: Variables of the launch request, already in ``os.environ``.
     env: Mapping[str, str] = field(default_factory=dict)
-    #: Containers that run already -> pid; only a master that takes over from another finds any.
+    #: Running containers -> pid; empty unless this master replaces another.
     running: Mapping[str, int] = field(default_factory=dict)
-    #: Role -> ``module:function``: what the processes of the job run, for a master that starts containers of a runtime.
+    #: Role -> ``module:function``, for a master that starts containers in a runtime.
     entry_points: Mapping[str, str] = field(default_factory=dict)
     #: The container's own directory; removed when the container ends.
     scratch_dir: Path | None = None
-    #: The name or address by which others reach this container, and on which it listens where members use TCP.
+    #: Name or address under which others reach this container, and on which it listens if members use TCP.
     host: str = "127.0.0.1"
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the process that starts a job which its members in other containers need, too."""
+    """Return the variables of the starting process that members in other containers need too."""
     return {name: environ[name] for name in PASSED_ON if name in environ}
 
 
 def prepare_environment(environ: MutableMapping[str, str]) -> None:
-    """Set what NumPy and gRPC read when they are imported."""
+    """Set the variables that NumPy and gRPC read during their import."""
     environ.update(_FORCED)
     for name, value in _DEFAULTS.items():
         environ.setdefault(name, value)
 
 
 def buffer_lines() -> None:
-    """Let each line of stdout and stderr leave as soon as it is whole: a process that is killed must not lose it."""
+    """Flush stdout and stderr after each line, so that a killed process does not lose any."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -94,19 +94,19 @@ def buffer_lines() -> None:
 
 
 def preload(modules: Iterable[str]) -> list[str]:
-    """Import ``modules`` and freeze what they made; return a traceback for each that could not be imported.
+    """Import ``modules`` and freeze their objects; return a traceback for each failed import.
 
-    A module that fails here fails again, with its traceback in the log, in the container that needs it.
+    A failed module fails again, with its traceback in the log, in the container that needs it.
     """
     failures = []
-    # What modules make stays: a tenth of the time would go into looking through it again and again.
+    # Objects of modules live on; collections during the imports would cost a tenth of the time.
     gc.disable()
     for name in modules:
         try:
             importlib.import_module(name)
         except Exception:
             failures.append(f"{name} could not be imported:\n{traceback.format_exc()}")
-    # Collections in children would otherwise write to, and so copy, every page of what is shared.
+    # Otherwise, collections in children would write to, and so copy, all shared pages.
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -114,7 +114,7 @@ def preload(modules: Iterable[str]) -> list[str]:
 
 
 def num_threads() -> int:
-    """Return how many threads this process has."""
+    """Return the number of threads of this process."""
     return len(os.listdir(Path("/proc/self/task")))
 
 
@@ -131,15 +131,15 @@ def run_child(
     Parameters
     ----------
     context : ContainerContext
-        Handed to the entry function.
+        Argument of the entry function.
     entry : str
         ``module:function``.
     log_path : Path
-        Where stdout and stderr go.
+        File for stdout and stderr.
     parent_pid : int
         The supervisor; this process ends with it.
     reset_signals : iterable of Signals
-        What the supervisor handles, blocked since before the fork.
+        Signals that the supervisor handles, blocked since before the fork.
     """
 
     def become() -> int:
@@ -154,7 +154,7 @@ def run_child(
 
 
 def run_entry(context: ContainerContext, entry: str, reset_signals: Iterable[signals.Signals]) -> int:
-    """Run ``entry`` as the process of a container, and return its exit code; parameters as of :func:`run_child`."""
+    """Run ``entry`` as the process of a container and return its exit code; see :func:`run_child`."""
     for number in reset_signals:
         signals.signal(number, signals.SIG_DFL)
     signals.pthread_sigmask(signals.SIG_UNBLOCK, reset_signals)
@@ -166,9 +166,9 @@ def run_entry(context: ContainerContext, entry: str, reset_signals: Iterable[sig
 
 
 def exit_with(body: Callable[[], int]) -> NoReturn:
-    """Run ``body``, then end this process with what it returned; with 1 and a traceback where it raised."""
+    """Run ``body`` and end this process with its return value; with 1 and a traceback if it raised."""
     code = 1
-    # ``finally`` ends the process in any case: a forked one must never return into the supervisor's loop.
+    # ``finally`` always ends the process: a forked one must never return into the supervisor's loop.
     try:
         code = body()
     except BaseException:
@@ -178,8 +178,7 @@ def exit_with(body: Callable[[], int]) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
-        # Not ``sys.exit``: handlers that the supervisor registered for its own exit are not this process's, and threads
-        # that are left must not hold it up.
+        # Not ``sys.exit``: it would run the supervisor's exit handlers and wait for remaining threads.
         os._exit(code)
 
 
@@ -206,13 +205,13 @@ def _exit_code(function: Callable[[ContainerContext], object], context: Containe
 def _die_with_parent(parent_pid: int) -> None:
     if _libc.prctl(_PR_SET_PDEATHSIG, int(signals.SIGKILL), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    # The parent may have died before the call, and then no signal will come.
+    # If the parent died before the call, no signal will come.
     if os.getppid() != parent_pid:
         os._exit(1)
 
 
 def _take_files(log_path: Path, keep: int | None) -> None:
-    """Point stdin, stdout and stderr elsewhere, and close all else that the supervisor had open."""
+    """Redirect stdin, stdout and stderr, and close all other descriptors of the supervisor but ``keep``."""
     null = os.open(os.devnull, os.O_RDONLY)
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null, 0)

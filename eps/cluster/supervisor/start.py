@@ -1,4 +1,4 @@
-"""The client's side of a supervisor: start it, wait for it, and be the one it is tied to."""
+"""The client's side of a supervisor: start it, wait for it, and tie it to this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from eps.cluster.supervisor.state import GRACE_S
 from eps.errors import DeadlineError, ResourceError
 from eps.storage.jobdir import JobDir, JobLock
 
-#: The supervisor ends its processes within :data:`~eps.cluster.supervisor.state.GRACE_S`; the rest is a slow machine.
+#: The supervisor ends its processes within :data:`~eps.cluster.supervisor.state.GRACE_S`; the rest allows for a slow
+#: machine.
 CLOSE_TIMEOUT_S = GRACE_S + 7.0
 
 
@@ -31,19 +32,19 @@ class JobHandle(Protocol):
         """Return the exit code, or None while the job runs."""
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Return the exit code once the job has ended.
+        """Wait for the end of the job and return its exit code.
 
         Raises
         ------
         DeadlineError
-            It has not within ``timeout_s`` seconds.
+            The job has not ended within ``timeout_s`` seconds.
         """
 
     def kill(self) -> None:
-        """End the job at once."""
+        """Kill the job at once."""
 
     def close(self) -> None:
-        """End a tied job and wait for it; leave a detached one running.  Harmless when repeated.
+        """End a tied job and wait for it; leave a detached one running.  Idempotent.
 
         Raises
         ------
@@ -55,7 +56,7 @@ class JobHandle(Protocol):
 class SupervisorHandle:
     """A supervisor that this process started.
 
-    A tied one ends its job when this process closes the handle or dies; a detached one runs on.
+    A tied one ends its job when this process closes the handle or dies; a detached one keeps running.
 
     Attributes
     ----------
@@ -77,7 +78,7 @@ class SupervisorHandle:
 
     @property
     def tied(self) -> bool:
-        """True if the job ends with this process."""
+        """Whether the job ends with this process."""
         return self._tie_fd is not None
 
     def poll(self) -> int | None:
@@ -85,12 +86,12 @@ class SupervisorHandle:
         return self._process.poll()
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Return the exit code once the job has ended; negative if the supervisor was ended by that signal.
+        """Wait for the end of the job and return its exit code; negative if that signal ended the supervisor.
 
         Raises
         ------
         DeadlineError
-            It has not within ``timeout_s`` seconds.
+            The job has not ended within ``timeout_s`` seconds.
         """
         try:
             return self._process.wait(timeout_s)
@@ -98,7 +99,7 @@ class SupervisorHandle:
             raise DeadlineError(f"supervisor {self.pid}: its job has not ended within {timeout_s} s") from None
 
     def terminate(self) -> None:
-        """Ask the supervisor to end the job."""
+        """Request the supervisor to end the job."""
         if self.poll() is None:
             self._process.send_signal(signals.SIGTERM)
 
@@ -108,12 +109,12 @@ class SupervisorHandle:
             self._process.kill()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """End a tied job and wait for it; leave a detached one running.  Harmless when repeated.
+        """End a tied job and wait for it; leave a detached one running.  Idempotent.
 
         Raises
         ------
         DeadlineError
-            A tied job has not ended within ``timeout_s`` seconds, or :attr:`close_timeout_s`.
+            A tied job has not ended within ``timeout_s`` seconds, by default :attr:`close_timeout_s`.
         """
         tie_fd, self._tie_fd = self._tie_fd, None
         if tie_fd is not None:
@@ -128,7 +129,7 @@ class SupervisorHandle:
         if tie_fd is not None:
             os.close(tie_fd)
         if self.poll() is None:
-            # Popen would warn that a process still runs; that is what detached means.
+            # Popen would warn about a running process; a detached one is meant to run.
             self._process.returncode = 0
 
     def __enter__(self) -> SupervisorHandle:
@@ -156,27 +157,27 @@ def start_supervisor(
     Parameters
     ----------
     job_dir : Path
-        Made by :func:`eps.storage.jobdir.create_job_dir`.
+        Created by :func:`eps.storage.jobdir.create_job_dir`.
     tied : bool
-        End the job when this process closes the handle, or dies however it dies.
+        End the job when this process closes the handle or dies, in any way.
     lock : JobLock, optional
         The job's lock, which the supervisor inherits; the caller closes its own hold afterwards.
     entry_points : mapping, optional
-        Role -> ``module:function``; what takes the supervisor's place needs none.
+        Role -> ``module:function``; another ``module`` may need none.
     preload : sequence of str, optional
-        Modules to import before the first fork, in the place of the default.
+        Modules to import before the first fork, instead of the default.
     grace_s : float, seconds
-        What a process has between SIGTERM and SIGKILL.
+        Time from SIGTERM to SIGKILL.
     module : str
-        What stands for the job on this machine: the supervisor, or where something else starts its processes, what
-        takes its place.
+        Module of the process that represents the job on this machine: the supervisor, or a replacement if something
+        else starts the job's processes.
     close_timeout_s : float, seconds
         See :class:`SupervisorHandle`.
 
     Returns
     -------
     SupervisorHandle
-        The job master may not be up yet: it says so in ``master.json``.
+        The job master may not have started yet; it writes ``master.json`` when it has.
 
     Raises
     ------
@@ -184,7 +185,7 @@ def start_supervisor(
         The process cannot be started.
     """
     job = JobDir(Path(job_dir).absolute())
-    # -P: a file of the user's working directory must not stand in for a module of ours.
+    # -P: a file in the user's working directory must not shadow a module.
     command = [sys.executable, "-P", "-m", module, str(job.path)]
     if grace_s != GRACE_S:
         command += ["--grace-s", str(grace_s)]
@@ -225,9 +226,10 @@ def start_supervisor(
 
 
 class WarmSupervisor:
-    """A supervisor that does its imports while its job is being prepared, and is given the job then.
+    """A supervisor that runs its imports while its job is prepared, and receives the job afterwards.
 
-    On a machine with two cores that takes as long as the imports alone.  It ends by itself where it never gets a job.
+    On a machine with two cores the preparation takes as long as the imports alone.  The process exits by itself if it
+    never receives a job.
 
     Parameters
     ----------
@@ -261,12 +263,13 @@ class WarmSupervisor:
         self._socket = ours
 
     def give(self, job_dir: Path, tied: bool, lock: JobLock) -> SupervisorHandle:
-        """Hand a job over, to a new process where this one has ended; parameters and result as of start_supervisor.
+        """Hand over a job; if this process has ended, to a new one.  Parameters and result are those of
+        start_supervisor.
 
         Raises
         ------
         ResourceError
-            It has ended, and no other one can be started.
+            This process has ended, and no other one can be started.
         """
         read_fd = tie_fd = None
         try:
@@ -279,7 +282,7 @@ class WarmSupervisor:
             if tie_fd is not None:
                 os.close(tie_fd)
             self.cancel()
-            # All that is lost is the time that it would have saved.
+            # Only the saved time is lost.
             return start_supervisor(job_dir, tied, lock=lock, entry_points=self._entry_points)
         finally:
             if read_fd is not None:
@@ -288,7 +291,7 @@ class WarmSupervisor:
         return SupervisorHandle(self._process, tie_fd)
 
     def cancel(self) -> None:
-        """End it and wait for it; there is no job.  Harmless when repeated."""
+        """End the process, which has no job, and wait for it.  Idempotent."""
         self._socket.close()
         self._process.kill()
         self._process.wait()
@@ -299,9 +302,9 @@ def _entry_words(entry_points: Mapping[str, str]) -> list[str]:
 
 
 def supervisor_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a supervisor: ours, with what must be set before its imports.
+    """Return the environment of a supervisor: this process's, with the variables that its imports need.
 
-    A checkout that is not installed is put on the path; an installed package is found anyway, and its directory must
+    A checkout that is not installed is added to the path.  An installed package is found anyway, and its directory must
     not come before the standard library.
     """
     result = dict(environ)
@@ -314,17 +317,17 @@ def supervisor_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def kill_supervisor(job: JobDir, signal: int = signals.SIGTERM) -> bool:
-    """Have the supervisor of a job, started by any process, end the job; harmless if it has ended.
+    """Signal the supervisor of a job, started by any process, to end the job; no effect if it has ended.
 
-    SIGKILL is for one that hangs: its processes end with it, and nothing is tidied up.
+    SIGKILL is for a supervisor that hangs: its processes end with it, without any cleanup.
 
     Returns
     -------
     bool
-        Whether it was told: one that has just been started has not said yet which process it is.
+        Whether the signal was sent.  False also shortly after the start, before the record has the supervisor's pid.
     """
     pid = job.record().pid
-    # The lock comes first: without it the pid may be that of any process.
+    # Check the lock: if it is free, the pid may belong to any process.
     if pid and job.is_running():
         with suppress(ProcessLookupError):
             os.kill(pid, signal)

@@ -1,16 +1,19 @@
-"""What the supervisor decides, and what it and the job master say to each other.  Pure.
+"""The supervisor's decisions, and the messages between it and the job master.  Pure.
 
-Events in, actions out; it forks, signals and reads no clock itself.  A job master that ends before its job is started
-again, and so is one that is silent: it is killed first.  Silence is counted only while the supervisor itself listens:
-not while it is stopped, waits for a processor, or forks many others.
+Events in, actions out: it does not fork, signal or read a clock.  A job master that exits before its job has ended is
+restarted.  One without heartbeats is killed and restarted.  Silence counts only while the supervisor itself can listen:
+not while it is stopped, waits for a processor, or forks many processes.
 
-Contract with the loop: 1 one event at a time, actions in order; 2 every :class:`Fork` is answered by one
-:class:`Forked` or :class:`ForkFailed` before the next event; 3 what the master said before it ended comes before its
-end; 4 :class:`DeadlinePassed` comes when :attr:`SupervisorState.next_deadline_s` has come.
+Contract with the loop:
 
-Master and supervisor send one message a packet, as JSON.  Every launch is answered by one :class:`ProcessLaunched` and
-later one :class:`ProcessExited`, or by one :class:`RequestRefused`.  Both ends run the same code, since one forked the
-other.
+1. One event at a time; actions in order.
+2. Every :class:`Fork` is answered by one :class:`Forked` or :class:`ForkFailed` before the next event.
+3. Messages that the master sent before it ended come before its end.
+4. :class:`DeadlinePassed` comes once :attr:`SupervisorState.next_deadline_s` has passed.
+
+Master and supervisor send one message per packet, as JSON.  Every launch is answered by one :class:`ProcessLaunched`
+and later one :class:`ProcessExited`, or by one :class:`RequestRefused`.  Both ends run the same code, since one forked
+the other.
 """
 
 from __future__ import annotations
@@ -24,17 +27,17 @@ from enum import Enum, auto
 from eps.cluster.supervisor.process import MASTER
 from eps.errors import ProtocolError
 
-#: Of a packet between master and supervisor.
+#: Maximum size of a packet between master and supervisor.
 MAX_BYTES = 64 * 1024
-#: A process that SIGTERM has not ended after this long is killed.
+#: A process that is still running this long after SIGTERM is killed.
 GRACE_S = 3.0
-#: A process that is silent for this long counts as hung.
+#: A process without a heartbeat for this long counts as hung.
 MEMBER_TIMEOUT_S = 3.0
-#: A new master beats first within this time.
+#: Time until the first heartbeat of a new master.
 FIRST_BEAT_S = 30.0
-#: The supervisor looks at silence this often, so that it knows whether it could listen itself.
+#: Interval of checks for heartbeats; a longer gap between two checks means that the supervisor itself could not listen.
 LOOK_S = 0.5
-#: Masters that are started again, as long as the job gets no further.
+#: Maximum number of master restarts without progress of the job.
 MOST_RESTARTS = 5
 
 # ---- what master and supervisor say to each other
@@ -59,11 +62,11 @@ class KillProcess:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The job master lives, and this is how far the job is."""
+    """The job master's heartbeat, with its progress."""
 
-    #: A number that changes as the job gets further; below 0 where that is not known yet.
+    #: Changes whenever the job makes progress; negative while unknown.
     changes: int
-    #: Its next beat may take this long, where that is more than usual.
+    #: How long the next heartbeat may take, if longer than usual.
     patience_s: float = 0.0
 
 
@@ -87,7 +90,7 @@ class ProcessLaunched:
 
 @dataclass(frozen=True, slots=True)
 class ProcessExited:
-    """A process ended: with an exit code, or by a signal; the other is None."""
+    """A process ended with an exit code or by a signal; the other one is None."""
 
     container_id: str
     code: int | None
@@ -96,7 +99,7 @@ class ProcessExited:
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused:
-    """A request that the supervisor cannot carry out."""
+    """The supervisor cannot carry out a request."""
 
     reason: str
     container_id: str
@@ -118,7 +121,7 @@ def encode(message: Message) -> bytes:
     Raises
     ------
     ProtocolError
-        It is longer than :data:`MAX_BYTES`.
+        The packet is longer than :data:`MAX_BYTES`.
     """
     kind = type(message).__name__
     packet = json.dumps([kind, asdict(message)]).encode("ascii")
@@ -133,17 +136,17 @@ def decode(packet: bytes) -> Message:
     Raises
     ------
     ProtocolError
-        There is none.
+        The packet holds no valid message.
     """
     try:
         kind, fields = json.loads(packet)
         return _TYPES[kind](**fields)
     except (ValueError, KeyError, TypeError) as error:
-        raise ProtocolError(f"{packet[:200]!r} is no message of a supervisor or its job master: {error}") from None
+        raise ProtocolError(f"{packet[:200]!r} is not a message of a supervisor or job master: {error}") from None
 
 
 def exit_reason(code: int | None, signal: int | None) -> str:
-    """Return how a process ended, as words after its name."""
+    """Return how a process ended, to follow its name in a sentence."""
     if signal is not None:
         try:
             return f"was ended by {signals.Signals(signal).name}"
@@ -162,14 +165,14 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """The job master asks for something."""
+    """The job master sent a request."""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """A process is there."""
+    """A process was forked."""
 
     container_id: str
     pid: int
@@ -177,7 +180,7 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class ForkFailed:
-    """A process could not be made."""
+    """A process could not be forked."""
 
     container_id: str
     reason: str
@@ -185,7 +188,7 @@ class ForkFailed:
 
 @dataclass(frozen=True, slots=True)
 class ChildEnded:
-    """A process ended: with a code, or by a signal; the other is None."""
+    """A process ended with a code or by a signal; the other one is None."""
 
     pid: int
     code: int | None
@@ -194,19 +197,19 @@ class ChildEnded:
 
 @dataclass(frozen=True, slots=True)
 class ClientGone:
-    """The client that the job is tied to closed its end, or died."""
+    """The client of a tied job closed its end of the pipe, or died."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopSignalled:
-    """The supervisor got a signal that ends the job."""
+    """The supervisor received a signal that ends the job."""
 
     signal: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
-    """Time has come to look at the deadlines."""
+    """A deadline may have passed."""
 
 
 Event = Started | Requested | Forked | ForkFailed | ChildEnded | ClientGone | StopSignalled | DeadlinePassed
@@ -216,18 +219,18 @@ Event = Started | Requested | Forked | ForkFailed | ChildEnded | ClientGone | St
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Make a process for a container."""
+    """Fork a process for a container."""
 
     container_id: str
     role: str
     env: Mapping[str, str] = field(default_factory=dict)
-    #: Of the master: containers that run already -> pid.
+    #: For the master: running containers -> pid.
     running: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SendSignal:
-    """Signal a process; SIGKILL goes to all that it started as well."""
+    """Send a signal to a process; SIGKILL also goes to its process group."""
 
     pid: int
     signal: int
@@ -235,7 +238,7 @@ class SendSignal:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Tell the job master."""
+    """Send a notice to the job master."""
 
     notice: Notice
 
@@ -249,7 +252,7 @@ class RemoveScratch:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Every process is gone: write how the job ended, and exit."""
+    """Every process has ended: record how the job ended, and exit."""
 
     end: End
 
@@ -274,32 +277,32 @@ class Child:
     container_id: str
     role: str
     pid: int = 0
-    #: When it is killed, if it is still there.
+    #: When to send SIGKILL; None if not planned.
     kill_at_s: float | None = None
 
 
 class MasterWatch(Enum):
-    """What the supervisor makes of a job master's silence."""
+    """How the supervisor treats silence of the job master."""
 
-    #: There is no master to listen to, or the job ends.
+    #: There is no master, or the job is ending.
     OFF = auto()
-    #: One that does not beat in time is killed.
+    #: A master without heartbeats is killed.
     ON = auto()
-    #: It was killed because it was silent, and ends now.
+    #: The master was killed because of its silence and has not exited yet.
     HUNG = auto()
 
 
 class SupervisorState:
-    """The processes of a job, and whether it is ending.
+    """The processes of a job, and whether the job is ending.
 
     Parameters
     ----------
     grace_s : float, seconds
-        Between SIGTERM and SIGKILL.
+        Time from SIGTERM to SIGKILL.
     member_timeout_s : float, seconds
-        A master that is silent for so long is killed and started again.
+        A master without a heartbeat for so long is killed and restarted.
     most_restarts : int
-        Masters that are started again before the job gets further.
+        Maximum number of master restarts without progress of the job.
     """
 
     def __init__(
@@ -311,29 +314,29 @@ class SupervisorState:
         self.grace_s = grace_s
         self.member_timeout_s = member_timeout_s
         self.most_restarts = most_restarts
-        #: By container id; the job master is among them.
+        #: By container id; includes the job master.
         self.children: dict[str, Child] = {}
         self.end: End | None = None
-        #: Masters that were started again since the job last got further.
+        #: Master restarts since the job last made progress.
         self.restarts = 0
-        #: What the master has beaten last that knew how far the job is.
+        #: The last known progress in a heartbeat.
         self._changes: int | None = None
         self._watch = MasterWatch.OFF
-        #: When the master counts as hung, while it is watched.
+        #: When the master counts as hung; valid while it is watched.
         self._silent_at_s = 0.0
         self._looked_s = 0.0
         self._out: list[Action] = []
 
     @property
     def next_deadline_s(self) -> float | None:
-        """When the next process is to be killed, or to be looked at."""
+        """When the next process is to be killed, or the master's heartbeat checked; None if never."""
         deadlines = [c.kill_at_s for c in self.children.values() if c.kill_at_s is not None]
         if self._watch is MasterWatch.ON:
             deadlines.append(min(self._silent_at_s, self._looked_s + LOOK_S))
         return min(deadlines, default=None)
 
     def step(self, event: Event, now_s: float) -> list[Action]:
-        """Take one event in and return what to do, in order."""
+        """Process one event and return the actions, in order."""
         self._out = []
         match event:
             case Started():
@@ -394,7 +397,7 @@ class SupervisorState:
                 self._begin_end(End(state, exit_code, reason), now_s, spare_master=True)
 
     def _on_beat(self, changes: int, patience_s: float, now_s: float) -> None:
-        # What is still read of a master that was killed, or once the job ends, is no news.
+        # Heartbeats of a killed master, or during the end of the job, do not count.
         if self._watch is MasterWatch.ON:
             self._silent_at_s = now_s + max(self.member_timeout_s, patience_s)
         if changes >= 0 and changes != self._changes:
@@ -425,10 +428,10 @@ class SupervisorState:
         self._finish_if_alone()
 
     def _on_master_exit(self, code: int | None, signal: int | None, now_s: float) -> None:
-        """Start another master, unless several in a row have brought the job no further.
+        """Start another master, unless several in a row made no progress.
 
-        Deviation: the usual limit counts restarts within a time; here progress alone clears them, since a master that
-        fails because of the job's state fails again at the same place.
+        Deviation: the usual limit counts restarts within a time.  Here only progress resets the count, since a master
+        that fails because of the job's state fails again at the same place.
         """
         hung, self._watch = self._watch is MasterWatch.HUNG, MasterWatch.OFF
         if self.restarts < self.most_restarts:
@@ -439,11 +442,11 @@ class SupervisorState:
         how = f"was silent for {self.member_timeout_s:g} s" if hung else exit_reason(code, signal)
         reason = f"the job master {how} before the job had ended"
         if self.restarts:
-            reason += f"; it was started again {self.restarts} times, and the job got no further"
+            reason += f"; it was restarted {self.restarts} times without progress of the job"
         self._begin_end(End("failed", 1, reason), now_s)
 
     def _begin_end(self, end: End, now_s: float, *, spare_master: bool = False) -> None:
-        """End every process; the first reason to end a job stays its reason."""
+        """End every process; the first reason for the end is kept."""
         if self.end is not None:
             return
         self.end = end
@@ -451,7 +454,7 @@ class SupervisorState:
         for child in self.children.values():
             if child.kill_at_s is None:
                 child.kill_at_s = now_s + self.grace_s
-                # A master that said that the job is done is about to exit by itself.
+                # A master that reported the end of the job exits by itself.
                 if not (spare_master and child.role == MASTER):
                     self._out.append(SendSignal(child.pid, signals.SIGTERM))
         self._finish_if_alone()
@@ -464,7 +467,7 @@ class SupervisorState:
         if self._watch is not MasterWatch.ON:
             return
         if now_s - self._looked_s > 2 * LOOK_S:
-            # It was stopped, or had much to do: beats may wait to be read.
+            # The supervisor was stopped or busy: heartbeats may be unread.
             self._silent_at_s = max(self._silent_at_s, now_s + self.member_timeout_s)
         self._looked_s = now_s
         if self._silent_at_s <= now_s:

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: Set by a NodeManager: what YARN calls it.
 NODE_HOST, NODE_PORT = "NM_HOST", "NM_PORT"
+#: Set by the ResourceManager: when the application was submitted, in milliseconds of Unix time.
+SUBMITTED_MS = "APP_SUBMIT_TIME_ENV"
 #: Setting of the ResourceManager: milliseconds from a preemption message to the end of the container.
 PREEMPTION_WAIT = "yarn.resourcemanager.monitor.capacity.preemption.max_wait_before_kill"
 #: Exit code of an attempt that finds that a later one has taken over, or that YARN has ended it.
@@ -51,6 +53,10 @@ class Yarn:
     preemption_wait_ms: str = ""
     #: Who is shown the pages of the application, as of :func:`eps.cluster.yarn.proxied.viewer_of`.
     viewer: str | None = None
+    #: Returns whether an access control list, the first, names a user, the second.
+    is_in_acl: Callable[[str, str], bool] = lambda acl, user: False
+    #: When the application was submitted, in seconds of Unix time; 0 where that is not known.
+    submitted_s: float = 0.0
 
     @classmethod
     def of_hadoop(cls, session: HadoopSession) -> Yarn:
@@ -67,8 +73,17 @@ class Yarn:
 
         am, nm = open_master(session)
         conf = configuration(os.environ["HADOOP_CONF_DIR"])
-        viewer = viewer_of(conf, os.environ)
-        return cls(am, nm, tokens_for_containers(session), conf.get(PREEMPTION_WAIT), viewer)
+        submitted_ms = os.environ.get(SUBMITTED_MS, "")
+        submitted_s = int(submitted_ms) / 1000.0 if submitted_ms.isdecimal() else 0.0
+        return cls(
+            am,
+            nm,
+            tokens_for_containers(session),
+            conf.get(PREEMPTION_WAIT),
+            viewer_of(conf, os.environ),
+            session.is_in,
+            submitted_s,
+        )
 
     def limits(self, spec: JobSpec) -> Limits:
         """Return how long things may take for a job."""

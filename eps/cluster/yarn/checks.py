@@ -127,7 +127,8 @@ def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, role: 
     for name, number in wanted.others:
         told = f"resource gives a {role} {number} {name}, but"
         if name not in has:
-            raise ConfigError(f"{told} the cluster has none of it: it has {', '.join(sorted(has)) or 'no others'}")
+            others = "".join(f", {other}" for other in sorted(has))
+            raise ConfigError(f"{told} the cluster has no such resource: it has memory, vcores{others}")
         if number > has[name]:
             raise ConfigError(f"{told} YARN grants one container no more than {has[name]}")
     there = [node.capacity for node in cluster.nodes if not label or label in node.labels]

@@ -251,8 +251,6 @@ class Submission:
     #: Failed attempts older than this are forgotten; None: they all count.
     failures_valid_s: float | None = None
     keep_containers: bool = True
-    #: The application master is a process that the caller runs, not one in a container.
-    unmanaged: bool = False
 
 
 def submission_values(submission: Submission) -> dict[str, Any]:

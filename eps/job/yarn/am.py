@@ -10,39 +10,29 @@ Source: EPS §5.1 and Fig. 12 (the job master is the application master of one j
 
 from __future__ import annotations
 
-import html
 import json
 import logging
-import shutil
+import threading
+import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from eps.cluster.api import NO_NEWS
-from eps.cluster.supervisor.process import MASTER
-from eps.cluster.yarn.application import (
-    COPY_BYTES,
-    ENDED_FILE,
-    PAGE_FILE,
-    RESULTS,
-    STATE,
-    MasterOrders,
-    papers_of,
-    role_templates,
-)
+from eps.cluster.yarn.application import STATE, MasterOrders, role_templates
 from eps.cluster.yarn.attempt import Yarn, begin, end, leave
 from eps.cluster.yarn.container import own_job_dir
 from eps.cluster.yarn.launch import LaunchTemplate
 from eps.cluster.yarn.proxied import ProxiedServer
 from eps.cluster.yarn.resources import Place, YarnResourceManager
-from eps.core.events import JobState
+from eps.core.events import JobState, KillRequested
 from eps.core.job import Job
 from eps.core.types import Role
 from eps.errors import StorageError
-from eps.job.display import status_text
 from eps.job.entry_points import ENTRY_POINTS
+from eps.job.yarn.page import page_of
+from eps.job.yarn.results import Results, StatusRefresher
 from eps.master.main import RESULTS_PATIENCE_S, Master
 from eps.master.records import job_metrics
 from eps.master.service import Announcements
@@ -52,8 +42,7 @@ from eps.net.security.credentials import Security
 from eps.spec.results import deliver_detached
 from eps.spec.runtime import Runtime
 from eps.storage.api import Storage
-from eps.storage.atomic import write_bytes_atomic
-from eps.storage.jobdir import JobDir, readable
+from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath, open_storage
 from eps.storage.shared_log import DamagedLogError, LogStorage, SharedLog
 from eps.system.metrics_text import CONTENT_TYPE
@@ -64,90 +53,13 @@ logger = logging.getLogger(__name__)
 SUPERSEDED_REASON = "another job master has taken over"
 #: What is logged while the job runs is waited for this long, beside what Hadoop's client itself waits.
 LOG_PATIENCE_S = 2.0
-#: What a NodeManager keeps of this process's standard error, and how much of its end is left with the results.
-OWN_LOG, LOG_BYTES = Path("/proc/self/fd/2"), 1 << 20
-
-
-REFRESH_S = 2
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-{refresh}<title>{name}: {state}</title>
-<style>
-body {{ font: 15px/1.45 system-ui, sans-serif; margin: 1.5rem auto; padding: 0 1rem; max-width: 60rem; color: #222 }}
-h1 {{ font-size: 1.3rem }} meter {{ width: 100%; height: 1.2rem }}
-pre {{ background: #f6f6f4; padding: .8rem; overflow-x: auto; font-size: 13px }}
-@media (prefers-color-scheme: dark) {{ body {{ background: #181818; color: #ddd }} pre {{ background: #242424 }} }}
-</style></head><body>
-<h1>{name}: {state}</h1>
-<meter min="0" max="{iterations}" value="{clock}"></meter>
-<p>{clock} of {iterations} iterations</p>
-<pre>{text}</pre>
-<p>{links}</p>
-</body></html>
-"""
+#: A job ends so long before YARN ends its application for its lifetime, and no more than this part of it.
+LIFETIME_RESERVE_S, LIFETIME_RESERVE = 30.0, 0.25
 
 
 def template_of(orders: MasterOrders, runtime: Runtime, credentials: bytes = b"") -> LaunchTemplate:
     """Return how the workers and servers of a job are started, and what they prove with who they are."""
     return LaunchTemplate(role_templates(orders, runtime.spec, ENTRY_POINTS), credentials)
-
-
-class Results:
-    """Leaves what a job has brought where its client fetches it.
-
-    Parameters
-    ----------
-    job : JobDir
-        Of this process.
-    shared : Storage
-    """
-
-    def __init__(self, job: JobDir, shared: Storage) -> None:
-        self._job = job
-        self._shared = shared
-
-    def leave_model(self) -> None:
-        """Copy the model, before the job is said to have finished: of what is left then, no other master could make it.
-
-        Raises
-        ------
-        StorageError
-            It cannot be written.
-        """
-        self._copy(self._job.model)
-
-    def leave(self, exit_code: int, state: str, reason: str) -> None:
-        """Copy the other files, and last how the job ended: where that is, the others are.
-
-        Raises
-        ------
-        StorageError
-            They cannot be written.
-        """
-        _keep_own_log(self._job)
-        for path in papers_of(self._job):
-            if path.is_file():
-                self._copy(path)
-        if status := readable(self._job.status_json):
-            page = page_of({**status, "state": state, "reason": reason}, has_ended=True)
-            with self._shared.write(f"{RESULTS}/{PAGE_FILE}") as file:
-                file.write(page.encode("utf-8"))
-        ended = {"state": state, "exit_code": exit_code, "reason": reason}
-        with self._shared.write(f"{RESULTS}/{ENDED_FILE}") as file:
-            file.write(json.dumps(ended).encode("utf-8"))
-
-    def _copy(self, path: Path) -> None:
-        # A model may be larger than what is left of the container.
-        with path.open("rb") as source, self._shared.write(f"{RESULTS}/{path.name}") as file:
-            shutil.copyfileobj(source, file, COPY_BYTES)
-
-
-def _keep_own_log(job: JobDir) -> None:
-    """Keep the end of what this process has logged among the job's files: its container's folder goes with it."""
-    with suppress(OSError), OWN_LOG.open("rb") as source:
-        source.seek(max(0, OWN_LOG.stat().st_size - LOG_BYTES))
-        job.logs.mkdir(exist_ok=True)
-        write_bytes_atomic(job.log(MASTER), source.read(LOG_BYTES), sync=False)
 
 
 class JobResources(YarnResourceManager):
@@ -226,31 +138,23 @@ class JobPage(ProxiedServer):
         By which YARN's proxy reaches it.
     status : callable
         Returns what ``eps status --json`` prints; called on a thread of each request.
-    viewer : str, optional
-        As of :func:`eps.cluster.yarn.proxied.viewer_of`.
+    viewer, may_view
+        As of :class:`~eps.cluster.yarn.proxied.ProxiedServer`.
     """
 
-    def __init__(self, host: str, status: Callable[[], Mapping[str, Any]], viewer: str | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        status: Callable[[], Mapping[str, Any]],
+        viewer: str | None = None,
+        may_view: Callable[[str], bool] = lambda user: False,
+    ) -> None:
         pages = {
             "/": lambda: Text("text/html; charset=utf-8", page_of(status())),
             "/status.json": lambda: Text("application/json", json.dumps(status(), indent=1)),
             "/metrics": lambda: Text(CONTENT_TYPE, job_metrics(status())),
         }
-        super().__init__(host, pages, viewer)
-
-
-def page_of(status: Mapping[str, Any], *, has_ended: bool = False) -> str:
-    """Return the page of a job with this status; that of one which has ended lies beside its report."""
-    links = ("status.json", "report.json", "master.log") if has_ended else ("status.json", "metrics")
-    return _PAGE.format(
-        refresh="" if has_ended else f'<meta http-equiv="refresh" content="{REFRESH_S}">',
-        links=" ".join(f'<a href="{link}">{link}</a>' for link in links),
-        name=html.escape(str(status["name"])),
-        state=html.escape(str(status["state"])),
-        clock=int(status["clock"]),
-        iterations=int(status["iterations"]),
-        text=html.escape(status_text(status)),
-    )
+        super().__init__(host, pages, viewer, may_view)
 
 
 def run(orders: MasterOrders, job: JobDir, host: str) -> int:
@@ -322,6 +226,8 @@ def serve(
 
     page: JobPage | None = None
     log: StateLog | None = None
+    refresher: StatusRefresher | None = None
+    lifetime: threading.Timer | None = None
     try:
         opened = SharedLog.open(shared, STATE, partial(leave, SUPERSEDED_REASON), log_store)
         # Not before the log is this one's: until then another may be master, and announce itself.
@@ -339,8 +245,19 @@ def serve(
             announcements=said,
             host=yarn_host,
         )
-        page = JobPage(host, master.status, yarn.viewer)
+        viewers = spec.access().get("view", "")
+        # They come through the job's folder, which is closed to all others.
+        left = open_storage(orders.shared, public=True) if viewers else shared
+        resources.results = Results(job, left, partial(fence, job, shared, master.status()["generation"]))
+        page = JobPage(host, master.status, yarn.viewer, lambda user: bool(viewers) and yarn.is_in_acl(viewers, user))
         resources.show_page(page.url)
+        refresher = StatusRefresher(job, resources.results, master.history)
+        if spec.lifetime_s and yarn.submitted_s:
+            reason = f"its lifetime of {spec.lifetime_s:g} s has passed"
+            left_s = lifetime_left_s(spec.lifetime_s, yarn.submitted_s, time.time())
+            lifetime = threading.Timer(left_s, master.events.put, (KillRequested(reason),))
+            lifetime.daemon = True
+            lifetime.start()
         return master.run()
     except StorageError as error:
         if log is None and not isinstance(error, DamagedLogError):
@@ -350,9 +267,31 @@ def serve(
         resources.end_job(1, str(JobState.FAILED), f"the job master cannot go on: {error}")
         return 1
     finally:
+        if lifetime is not None:
+            lifetime.cancel()
+        if refresher is not None:
+            refresher.close()
         if page is not None:
             page.close()
         resources.close()
+
+
+def fence(job: JobDir, shared: Storage, generation: int) -> None:
+    """End this process where a later job master than that of ``generation`` has announced itself.
+
+    Raises
+    ------
+    StorageError
+        What it announced cannot be read.
+    """
+    if Announcements(job, shared).generation > generation:
+        leave(SUPERSEDED_REASON)
+
+
+def lifetime_left_s(lifetime_s: float, submitted_s: float, now_s: float) -> float:
+    """Return in how many seconds a job is to end, so that it has ended in order when its lifetime has passed."""
+    end_s = submitted_s + lifetime_s - min(LIFETIME_RESERVE_S, LIFETIME_RESERVE * lifetime_s)
+    return min(max(0.0, end_s - now_s), threading.TIMEOUT_MAX)
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Collection, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -155,24 +155,27 @@ def restore(name: str, unknown: JobNotFoundError) -> JobDir:
     Raises
     ------
     JobNotFoundError
-        ``unknown``, with what YARN has of that name: the cluster has no folder of such a job of this user.
+        ``unknown``, with what YARN has of that name, or why it was not asked: this user has no folder of such a job on
+        the cluster.
     PeerUnavailableError
         The cluster does not answer: whether it has one is not known.
     StorageError
         The directory cannot be made.
     """
-    live: list[ApplicationReport] = []
+    told = ""
     try:
         conf = environment_configuration()
         with closing(YarnClient(conf, FIND_S)) as client:
-            with suppress(EpsError):
-                live = _live(client, name)
+            try:
+                told = _told_of(name, client.address, _live(client, name))
+            except EpsError as error:
+                told = f"; {error}"
             home = home_location(conf, client.user)
         folder = home / "jobs" / _latest_staged((home / "jobs").storage(patience_s=FIND_S, conf=conf).names(""), name)
         with folder.storage(patience_s=PATIENCE_S, conf=conf).read(JOB_ARCHIVE) as file:
             content = file.read()
-    except (JobNotFoundError, ConfigError):
-        raise JobNotFoundError(f"{unknown}{_told_of(name, live)}") from None
+    except (JobNotFoundError, ConfigError) as error:
+        raise JobNotFoundError(f"{unknown}{told or f'; no cluster was asked: {error}'}") from None
     except EpsError as error:
         raise PeerUnavailableError(f"{unknown} here, and its cluster cannot be asked: {error}") from error
     job = job_dir(name)
@@ -207,15 +210,18 @@ def _live(client: Client, name: str) -> list[ApplicationReport]:
     return [found for found in client.applications(states=_LIVE) if found.name == name]
 
 
-def _told_of(name: str, found: Sequence[ApplicationReport]) -> str:
-    """Return what YARN has of a job's name and how that is ended, as the end of a sentence; empty for nothing."""
+def _told_of(name: str, address: str, found: Sequence[ApplicationReport]) -> str:
+    """Return what YARN at an address has of a job's name and how that is ended, as the end of a sentence."""
     if not found:
-        return ""
+        return f"; no application of YARN at {address} has that name"
     listed = ", ".join(f"{each.application_id} (of {each.user}, {each.state.lower()})" for each in found)
     ends = "; ".join(f"yarn application -kill {each.application_id}" for each in found)
     # In quotes, as a shell must not take it for files here.
     theirs = f"'.eps/jobs/{staged_pattern(name)}' .eps/checkpoints/{name}"
-    return f"; but YARN has {listed} of that name: {ends} ends it, and what it has on HDFS ({theirs}) stays then"
+    return (
+        f"; but YARN has {listed} of that name: {ends} ends it, and what it has on HDFS ({theirs}) stays then; a job "
+        "that was submitted with --staging has that in the folder it named"
+    )
 
 
 def check_not_running(name: str, checkpoints: RemotePath, client: Client) -> None:

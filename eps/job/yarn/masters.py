@@ -99,6 +99,22 @@ class MasterHosts:
         self._lock = threading.Lock()
         self._hosts: list[_HostProcess] = []
 
+    def warm_up(self, folder: Path) -> None:
+        """Start a process before there is a job, so that the first one does not wait for its imports.
+
+        Parameters
+        ----------
+        folder : Path
+            For its log.
+
+        Raises
+        ------
+        ResourceError
+            It cannot be started.
+        """
+        with self._lock:
+            self._hosts.append(_HostProcess(folder))
+
     def start(self, prepared: PreparedJob) -> HostedMaster:
         """Start the master of a job, and hand the job's lock to it.
 

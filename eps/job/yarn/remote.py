@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from eps.cluster.yarn.application import (
     COPY_BYTES,
     ENDED_FILE,
+    PAGE_FILE,
     RESULTS,
     Application,
     papers_of,
@@ -38,8 +40,9 @@ from eps.errors import (
     PlanError,
     StorageError,
 )
-from eps.hadoop.conf import read_configuration
-from eps.job.status import UNREACHABLE, waiting_status
+from eps.hadoop.conf import HadoopConf, read_configuration
+from eps.job.status import UNREACHABLE, ended_status, waiting_status
+from eps.job.yarn.page import page_of
 from eps.spec.results import deliver_detached
 from eps.storage.api import Storage
 from eps.storage.atomic import atomic_writer, read_json, write_bytes_atomic, write_json_atomic
@@ -74,11 +77,11 @@ class Inquiry:
 
     Parameters
     ----------
-    client : Client
+    client : Client or Listing
     application_id : str
     """
 
-    def __init__(self, client: Client, application_id: str) -> None:
+    def __init__(self, client: Client | Listing, application_id: str) -> None:
         self._client = client
         self._application_id = application_id
         #: Since when it has not known the application in every answer, without one that failed to come.
@@ -162,6 +165,8 @@ class YarnJob:
     ----------
     directory : JobDir
         With the job's application in its record.
+    listing : Listing, optional
+        What its cluster has said of many jobs; by default the cluster is asked after this one.
 
     Raises
     ------
@@ -171,13 +176,13 @@ class YarnJob:
         The record cannot be read.
     """
 
-    def __init__(self, directory: JobDir) -> None:
+    def __init__(self, directory: JobDir, listing: Listing | None = None) -> None:
         application = Application.read(directory)
         if application is None:
             raise StorageError(f"{directory.path}: is no job on YARN")
         self.directory, self.application = directory, application
         self._conf = read_configuration(Path(application.conf_dir))
-        self._client = YarnClient(self._conf)
+        self._client = YarnClient(self._conf) if listing is None else listing
         self._inquiry = Inquiry(self._client, application.application_id)
         #: What YARN said last, when it answered (Unix time), and why it does not now.
         self._report: ApplicationReport | None = None
@@ -259,7 +264,9 @@ class YarnJob:
             return None
         place = self._place()
         if self._trouble is not None and (place is None or not listens(place)):
-            return waiting_status(self.directory, UNREACHABLE, self._silence(place), self._clock(), self._answered_s)
+            # Where it has never answered this process, nothing is known of now, nor of before.
+            known_s = 0.0 if self._report is None else self._answered_s
+            return waiting_status(self.directory, UNREACHABLE, self._silence(place), self._clock(), known_s)
         if place is not None or self._report is None:
             return None
         reason = described(self._report)
@@ -272,12 +279,15 @@ class YarnJob:
         return round(self._progress * int(self.directory.record().spec.get("iterations", 0)))
 
     def _silence(self, place: Address | None) -> str:
-        since = time.strftime("%H:%M:%S", time.localtime(self._answered_s))
-        what = f"the ResourceManager at {self._client.address}"
-        if isinstance(self._trouble, PeerUnavailableError | DeadlineError):
-            reason = f"{what} has not answered since {since}"
+        what, since = f"the ResourceManager at {self._client.address}", ""
+        if self._report is not None:
+            since = f" since {time.strftime('%H:%M:%S', time.localtime(self._answered_s))}"
+        if isinstance(self._trouble, JobNotFoundError):
+            reason = f"{what} does not know {self.application_id}; if it has just started, it may know it soon"
+        elif isinstance(self._trouble, PeerUnavailableError | DeadlineError):
+            reason = f"{what} has not answered{since} ({self._trouble})"
         else:
-            reason = f"{what} cannot be asked since {since} ({self._trouble})"
+            reason = f"{what} cannot be asked{since} ({self._trouble})"
         if place is not None:
             reason += f", nor does the job master at {place}"
         if self._report is not None:
@@ -367,7 +377,14 @@ class YarnJob:
         if not self.application.shared:
             return
         shared = self._shared(None)
-        if not job.model.exists() and job.model.name in shared.names(RESULTS):
+        names = shared.names(RESULTS)
+        if names and PAGE_FILE not in names:
+            # YARN ended the application from outside: its master had no time to write one.
+            is_viewed = bool(job.record().spec.get("acl"))
+            store = open_storage(self.application.shared, public=is_viewed, conf=self._conf)
+            with store.write(f"{RESULTS}/{PAGE_FILE}") as page:
+                page.write(page_of(ended_status(job), has_ended=True).encode("utf-8"))
+        if not job.model.exists() and job.model.name in names:
             tell(f"its model is fetched from {shared.describe(RESULTS)}")
             # It may be larger than what this process should have.
             with shared.read(f"{RESULTS}/{job.model.name}") as source, atomic_writer(job.model, sync=False) as target:
@@ -437,6 +454,82 @@ class YarnJob:
     def close(self) -> None:
         """Let go of the cluster; harmless when repeated."""
         self._client.close()
+
+
+class Listing:
+    """What a cluster says of its applications, for many jobs: it is asked once, when the first answer is wanted.
+
+    Parameters
+    ----------
+    conf : HadoopConf
+    timeout_s : float
+        Each ResourceManager has so long for the answer.
+    """
+
+    def __init__(self, conf: HadoopConf, timeout_s: float) -> None:
+        self._client = YarnClient(conf, timeout_s)
+        self._found: dict[str, ApplicationReport] | None = None
+        self._trouble: EpsError | None = None
+
+    @property
+    def address(self) -> str:
+        """Where the ResourceManagers are asked, for people."""
+        return self._client.address
+
+    def report(self, application_id: str) -> ApplicationReport:
+        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        if self._found is None and self._trouble is None:
+            try:
+                self._found = {found.application_id: found for found in self._client.applications()}
+            except EpsError as error:
+                self._trouble = error
+        if self._trouble is not None:
+            raise self._trouble
+        found = (self._found or {}).get(application_id)
+        if found is None:
+            raise JobNotFoundError(f"YARN does not know {application_id}")
+        return found
+
+    def kill(self, application_id: str, diagnostics: str = "") -> None:
+        """As of :class:`~eps.cluster.yarn.facade.Client`."""
+        self._client.kill(application_id, diagnostics)
+
+    def close(self) -> None:
+        """Let go of the cluster; what it has said is known further on."""
+        self._client.close()
+
+
+class Clusters:
+    """The clusters that many jobs run on; each is asked once.
+
+    Parameters
+    ----------
+    patience_s : float
+        A ResourceManager, or a file system, that does not answer is waited for so long.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._listings: dict[str, Listing] = {}
+
+    def job(self, directory: JobDir) -> YarnJob:
+        """Return a job as its cluster has it; raises as :class:`YarnJob`."""
+        application = Application.read(directory)
+        conf_dir = "" if application is None else application.conf_dir
+        if conf_dir not in self._listings:
+            self._listings[conf_dir] = Listing(read_configuration(Path(conf_dir)), self._patience_s)
+        found = YarnJob(directory, self._listings[conf_dir])
+        found.patience_s = self._patience_s
+        return found
+
+    def __enter__(self) -> Clusters:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for listing in self._listings.values():
+            listing.close()
 
 
 def _read(shared: Storage, name: str) -> bytes:

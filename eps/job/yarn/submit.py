@@ -192,6 +192,7 @@ def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Applicati
     shared = home / "jobs" / staged_name(job.name, application_id)
     try:
         orders = with_job(prepared, common_orders(conf, spec, shared, client), shared, home)
+        _admit_viewers(shared, spec)
         tokens = client.obtain_tokens(file_systems_of(home, spec, detached_places(job).values()))
         launch = launch_of("eps.job.yarn.am", orders, orders.files, tokens)
         submission = Submission(
@@ -212,6 +213,16 @@ def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Applicati
         remove_shared(shared)
         raise
     return application
+
+
+def _admit_viewers(shared: RemotePath, spec: JobSpec) -> None:
+    """Let those who may view a job come to what it leaves in its folder; its secrets there stay its user's alone."""
+    if viewers := spec.viewers():
+        try:
+            for folder in (shared.parent.parent, shared.parent, shared):
+                folder.storage().admit("", viewers, "--x")
+        except StorageError as error:
+            logger.warning("acl lets %s see the job's page, but not what it leaves on HDFS: %s", spec.acl, error)
 
 
 def submit_noted(

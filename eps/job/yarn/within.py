@@ -13,7 +13,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import BinaryIO
 
 from eps.cluster.broker.service import Broker
 from eps.cluster.yarn.application import CHECKPOINTS, JOB_ARCHIVE, RESULTS, MasterOrders, role_templates
@@ -103,6 +105,11 @@ class Place:
             raise
         return self._masters.start(prepared)
 
+    def warm_up(self) -> None:
+        """Start the process of the first job's master before there is one; raises as :meth:`start`."""
+        make_private(jobs_dir())
+        self._masters.warm_up(jobs_dir())
+
     def host_pids(self) -> list[int]:
         """Return the processes that run the jobs' masters."""
         return self._masters.pids()
@@ -155,6 +162,16 @@ class Place:
                 with storage.write(f"{RESULTS}/{path.name}") as file, path.open("rb") as source:
                     while block := source.read(1 << 20):
                         file.write(block)
+
+    def open_model(self, job: str) -> AbstractContextManager[BinaryIO]:
+        """Return the model that a job has left, open for reading.
+
+        Raises
+        ------
+        StorageError
+            There is none, or it cannot be read.
+        """
+        return self._folder(job).storage().read(f"{RESULTS}/{JobDir(Path(job)).model.name}")
 
     def forget(self, job: JobDir) -> None:
         """Remove what a job that finished was begun with, and its checkpoints; its results were left before.

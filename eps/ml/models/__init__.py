@@ -1,4 +1,4 @@
-"""The models of the library by name, and the user's own by ``path.py:Class``."""
+"""The library's models by name, and users' models by ``path.py:Class``."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ MODELS: dict[str, type[Model]] = {
     "svm": Svm,
 }
 
-#: What a user's class must give itself.
+#: Methods that a user's class must define.
 REQUIRED_METHODS = ("tensors", "loss_and_gradient", "decision")
 
 
 def load_model(name: str) -> type[Model]:
-    """Return the model class of a name, or a user's class named ``path.py:Class``.
+    """Return the model class with this name, or a user's class named ``path.py:Class``.
 
     Raises
     ------
     ConfigError
-        The name is unknown; or the file is missing, fails to import, or has no such class; or the class is not a
+        The name is unknown; the file is missing, fails to import, or has no such class; or the class is not a
         :class:`Model` with a task and the methods of :data:`REQUIRED_METHODS`.
     """
     if name in MODELS:
@@ -57,7 +57,7 @@ def _user_class(path: Path, class_name: str) -> type[Model]:
     if spec is None or spec.loader is None:
         raise ConfigError(f"model file {path} cannot be imported as Python")
     module = importlib.util.module_from_spec(spec)
-    # Registered before it runs: dataclasses and pickles of the user's module look it up there.
+    # Registered before it runs, because dataclasses and pickles of the module look it up there.
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)

@@ -1,9 +1,9 @@
-"""What a model is: the shapes of its parameters and the gradient of a batch.
+"""The interface of models: the shapes of the parameters and the gradient of a batch.
 
 A model knows nothing of partitions, servers, workers, penalties or update rules.  ``README.md`` beside this file
-shows how to write one.  Instances are small, immutable in use, and have the same settings in every process of a job.
+explains how to write one.  Instances are small, immutable in use, and have the same settings in every process of a job.
 
-Design section 7: a model is a small class; the user's own works the same way.
+Design section 7: a model is a small class, and a user's own works like the library's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Params = Mapping[str, Float32Array]
 class Model:
     """Base class of all models.
 
-    A subclass must give ``task``, :meth:`tensors`, :meth:`loss_and_gradient` and :meth:`decision`.
+    A subclass must define ``task``, :meth:`tensors`, :meth:`loss_and_gradient` and :meth:`decision`.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Model:
     intercept : bool
         Whether the model has intercepts or biases.
     **options
-        Values for some of :attr:`options`, as Python values or as text from a command line.
+        Values for some of :attr:`options`, as Python values or as command-line text.
 
     Raises
     ------
@@ -45,9 +45,9 @@ class Model:
         An unknown option, a value of the wrong type, or sizes that do not fit the task.
     """
 
-    #: What is learned; decides how labels are encoded and which metrics make sense.
+    #: The task that is learned; decides how labels are encoded and which metrics apply.
     task: ClassVar[Task]
-    #: Names of further options, with their defaults; the type of the default is the type of the option.
+    #: Names of further options -> defaults, whose type is the type of the option.
     options: ClassVar[Mapping[str, Any]] = {}
     #: Whether the model must or must not have an L1 (L2) penalty.
     l1_penalty: ClassVar[PenaltyRule] = "optional"
@@ -70,12 +70,12 @@ class Model:
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all options with their values; text becomes the type of the default.
+        """Return all options with their values; text is converted to the type of the default.
 
         Raises
         ------
         ConfigError
-            An unknown option, or a value that is not of the option's type.
+            An unknown option, or a value of the wrong type.
         """
         unknown = sorted(set(options) - set(cls.options))
         if unknown:
@@ -88,11 +88,11 @@ class Model:
 
     @classmethod
     def task_for(cls, options: Mapping[str, Any]) -> Task:
-        """Return the task under these options, before the data is known."""
+        """Return the task for these options, before the data is known."""
         return cls.task
 
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """Return the parameters, in the order of their keys."""
+        """Return the parameters in the order of their keys."""
         raise NotImplementedError
 
     def key_space(self) -> KeySpace:
@@ -100,18 +100,18 @@ class Model:
         return KeySpace(self.tensors())
 
     def loss_and_gradient(self, params: Params, X: Matrix, y: Targets) -> tuple[float, dict[str, Float32Array]]:
-        """Return the loss and its gradient, both summed over the rows of ``X``; penalties are not part of it.
+        """Return the loss and its gradient, summed over the rows of ``X``, without penalties.
 
-        ``X`` may be restricted to some features; tensors with ``rows_are_features`` are restricted the same way.
-        The same arguments must give the same bits, whatever happened before.
+        ``X`` may be restricted to some features; tensors with ``rows_are_features`` are then restricted the same way.
+        Must be deterministic to the bit: the same arguments give the same bits, whatever was called before.
 
         Parameters
         ----------
         params : mapping of str to ndarray, float32
-            By tensor name; not to be changed.
+            By tensor name; read-only.
         X : ndarray or CSR matrix, shape (n, d_local), float32
         y : ndarray, shape (n,)
-            As :meth:`target` returns it.
+            As :meth:`target` returns them.
 
         Returns
         -------
@@ -126,7 +126,7 @@ class Model:
         raise NotImplementedError
 
     def loss_of_scores(self, scores: Float32Array, y: Targets) -> float | None:
-        """Return the summed loss given :meth:`decision`'s scores, or None if it cannot be had from them."""
+        """Return the summed loss given the scores of :meth:`decision`, or None if scores do not determine it."""
         return None
 
     def loss(self, params: Params, X: Matrix, y: Targets) -> float:
@@ -139,7 +139,7 @@ class Model:
         return predicted(self.task_for(self.chosen), self.decision(params, X))
 
     def target(self, y: Float64Array, classes: Float64Array | None = None) -> Targets:
-        """Return labels as :meth:`loss_and_gradient` takes them; see :func:`encode_labels`."""
+        """Return labels encoded for :meth:`loss_and_gradient`; see :func:`encode_labels`."""
         task = self.task_for(self.chosen)
         if task != "regression" and classes is not None and len(classes) != self.num_outputs:
             raise DataError(f"the data has {len(classes)} classes, but the model was made for {self.num_outputs}")
@@ -147,7 +147,7 @@ class Model:
 
 
 def predicted(task: Task, scores: Float32Array) -> Targets:
-    """Return the targets that scores stand for: class 1 above 0, the largest score, or the score itself."""
+    """Return the targets that scores predict: class 1 above 0, the class with the largest score, or the score."""
     if task == "binary":
         return np.asarray(scores > 0, dtype=np.int32)
     if task == "multiclass":
@@ -164,15 +164,15 @@ def probabilities(scores: Float32Array) -> Float32Array:
 
 
 def encode_labels(task: Task, y: Float64Array, classes: Float64Array | None = None) -> Targets:
-    """Return labels as models take them.
+    """Return labels encoded for models.
 
     Parameters
     ----------
     task : str
     y : ndarray, shape (n,), float64
     classes : ndarray, shape (k,), float64, optional
-        Increasing; those of the training labels.  By default those of ``y``.  For binary the second is the positive
-        class, so {0, 1}, {-1, +1} and {1, 2} all work.
+        The classes of the training labels, increasing; by default those of ``y``.  If binary, the second is the
+        positive class, so {0, 1}, {-1, +1} and {1, 2} all work.
 
     Returns
     -------
@@ -182,7 +182,7 @@ def encode_labels(task: Task, y: Float64Array, classes: Float64Array | None = No
     Raises
     ------
     DataError
-        A label that is not finite or not one of the classes, or the wrong number of classes.
+        A label is not finite or not one of the classes, or the number of classes is wrong.
     """
     y = np.asarray(y, dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(y))
@@ -208,7 +208,7 @@ def encode_labels(task: Task, y: Float64Array, classes: Float64Array | None = No
 
 
 def _converted(name: str, default: Any, value: Any) -> Any:
-    """Return an option's value in the type of its default."""
+    """Return an option's value, converted to the type of its default."""
     try:
         if isinstance(default, bool):
             if isinstance(value, str) and value.lower() in ("true", "false"):

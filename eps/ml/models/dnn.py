@@ -41,7 +41,7 @@ class Dnn(Model):
         if self.chosen["activation"] not in _ACTIVATIONS:
             raise ConfigError(f"activation is {self.chosen['activation']!r}, but must be one of {_ACTIVATIONS}")
         self._network_task = self.task_for(self.chosen)
-        #: Sizes of the input, the hidden layers and the output; a binary network has one output, as logistic has.
+        #: Sizes of the input, the hidden layers and the output.  A binary network has one output, like logistic.
         self.sizes = (num_features, *hidden, num_outputs if self._network_task == "multiclass" else 1)
 
     @classmethod

@@ -1,7 +1,7 @@
 """Linear models: SVM, logistic, least squares (plain, lasso, ridge) and robust regression.
 
-One score a row, ``z = X w + b``; they differ in the loss of a score.  Scores and gradients are float32 products of the
-data; losses and their slopes are computed in float64.
+One score a row, ``z = X w + b``; the models differ in the loss of a score.  Scores and gradients are float32 products;
+losses and slopes are computed in float64.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from eps.ml.arrays import Float32Array, Float64Array, Matrix, Targets
 from eps.ml.layout import TensorSpec
 from eps.ml.models.base import Model, Params
 
-#: 2 to this power is a number still.
+#: The product of this many factors, each at most 2, does not overflow.
 _FACTORS = 1000
-#: Rows of which losses and slopes are computed at a time.
+#: Rows whose losses and slopes are computed at a time.
 _ROWS = 16384
 
 
 class LinearModel(Model):
-    """``z = X w + b`` with a loss given by :meth:`pointwise`."""
+    """``z = X w + b`` with the loss of :meth:`pointwise`."""
 
     def pointwise(self, scores: Float64Array, y: Targets) -> tuple[Float64Array, Float64Array]:
         """Return the loss of each score and its derivative, shape (n,), float64."""
         raise NotImplementedError
 
     def loss_and_slopes(self, scores: Float64Array, y: Targets) -> tuple[float, Float64Array]:
-        """Return the sum of the losses, and the derivative of each, shape (n,), float64."""
+        """Return the sum of the losses and the derivative of each, shape (n,), float64."""
         losses, slopes = self.pointwise(scores, y)
         return float(losses.sum()), slopes
 
@@ -41,7 +41,7 @@ class LinearModel(Model):
         return (weights, TensorSpec("intercept", (1,), penalised=False))
 
     def loss_and_gradient(self, params: Params, X: Matrix, y: Targets) -> tuple[float, dict[str, Float32Array]]:
-        # A diverging model overflows here; the gradient's NaN or infinity is reported by whoever adds it up.
+        # A diverging model overflows here; the sum of gradients reports NaN and infinity later.
         with np.errstate(over="ignore", invalid="ignore"):
             loss, slopes = self.loss_and_slopes(self.decision(params, X).astype(np.float64), y)
             residuals = slopes.astype(np.float32)
@@ -63,7 +63,7 @@ class LinearModel(Model):
 
 
 def _log_of_product(factors: Float64Array) -> float:
-    """Return ``log(factors).sum()`` of factors from 1 to 2, whose product over :data:`_FACTORS` does not overflow."""
+    """Return ``log(factors).sum()`` for factors in [1, 2]: few logarithms of products of :data:`_FACTORS` factors."""
     even = len(factors) - len(factors) % _FACTORS
     products = np.multiply.reduce(factors[:even].reshape(-1, _FACTORS), axis=1)
     return float(np.log(products).sum() + np.log(np.multiply.reduce(factors[even:])))
@@ -77,7 +77,7 @@ class Svm(LinearModel):
     def pointwise(self, scores: Float64Array, y: Targets) -> tuple[Float64Array, Float64Array]:
         sign = 2.0 * y - 1.0
         slack = 1.0 - sign * scores
-        # NaN must not pass for "no loss": diverged scores have to show in the gradient.
+        # NaN must not count as "no loss": diverged scores have to show in the gradient.
         return np.maximum(slack, 0.0), np.where(slack <= 0, 0.0, np.where(np.isnan(slack), np.nan, -sign))
 
 
@@ -90,13 +90,13 @@ class Logistic(LinearModel):
     def pointwise(self, scores: Float64Array, y: Targets) -> tuple[Float64Array, Float64Array]:
         sign = 2.0 * y - 1.0
         margin = sign * scores
-        # exp of a number that is never positive: no overflow at either end.
+        # The exponent is never positive, so exp does not overflow.
         small = np.exp(-np.abs(margin))
         losses = np.log1p(small) + np.maximum(-margin, 0.0)
         return losses, -sign * (np.where(margin >= 0, small, 1.0) / (1.0 + small))
 
     def loss_and_slopes(self, scores: Float64Array, y: Targets) -> tuple[float, Float64Array]:
-        # The bits of pointwise for the slopes; in pieces that stay in the cache, and with a logarithm for many rows.
+        # Slopes have the bits of pointwise; computed in chunks that fit into the cache, with few logarithms.
         slopes = np.empty_like(scores)
         loss = 0.0
         for start in range(0, len(scores), _ROWS):
@@ -159,5 +159,5 @@ class Robust(LinearModel):
     def pointwise(self, scores: Float64Array, y: Targets) -> tuple[Float64Array, Float64Array]:
         residuals = scores - y
         slopes = np.clip(residuals, -self.delta, self.delta)
-        # With r inside the bound the slope is r and this is r^2 / 2; outside it is delta (|r| - delta / 2).
+        # If |r| is within delta, the slope is r and this is r^2 / 2; otherwise it is delta (|r| - delta / 2).
         return slopes * (residuals - 0.5 * slopes), slopes

@@ -1,4 +1,4 @@
-"""Softmax (multinomial logistic) regression, and the losses that it shares with networks."""
+"""Softmax (multinomial logistic) regression, and its loss, which networks share."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """The requesting end of a socket connection: the thread that waits for a reply reads it.
 
-A separate thread that read replies would cost two context switches for each of them, more than the round trip of a
-small message.  So :class:`Replies` reads the replies to posted requests (:meth:`SocketConnection.post`) on the waiting
-thread.  A reader thread reads in two cases:
+A separate reader thread would cost two context switches for each reply, more than the round trip of a small message. So
+:class:`Replies` reads the replies to posted requests (:meth:`SocketConnection.post`) on the waiting thread.  A reader
+thread reads in two cases:
 
 * a request has a future (:meth:`SocketConnection.request`);
-* a sender waits for room to send.  A peer that cannot get rid of its replies takes no requests.
+* a sender waits for room in its queue: a peer that cannot send its replies stops taking requests.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from eps.net.calls.error_codec import decode_error
 logger = logging.getLogger(__name__)
 
 _JOIN_S = 5.0
-#: How long a read waits where its thread has other connections, or room to send, to wait for.
+#: How long a read blocks if its thread also waits for other connections, or for room to send.
 _PATIENCE_S = 0.02
-# Looking a member of an enumeration up takes ten times as long.
+# Looking up an enumeration member takes ten times as long.
 _REQUEST, _REPLY = Kind.REQUEST, Kind.REPLY
-#: How long :class:`Replies` waits at once.  Where threads share a connection, one reads the replies of the others.
+#: Longest single wait of :class:`Replies`.  If threads share a connection, one reads the replies of the others.
 _LOOK_S = 0.02
 #: How long :meth:`ReplyReader.read_available` waits for another thread that reads.
 _TURN_S = 0.002
@@ -53,8 +53,8 @@ class PendingRequests:
         True once :meth:`fail_all` was called.
     """
 
-    # Without a lock: each step on the dictionary is one to CPython.  ``_add`` adds and then looks whether it is closed,
-    # ``fail_all`` closes and then takes what is there, so that no request is missed by both.
+    # Without a lock: each operation on the dictionary is atomic in CPython.  ``_add`` adds and then checks ``closed``;
+    # ``fail_all`` sets ``closed`` and then takes all entries.  So no request is missed by both.
 
     def __init__(self) -> None:
         self._futures: dict[int, Future[Message] | Waiting] = {}
@@ -71,12 +71,12 @@ class PendingRequests:
             The connection is closed or broken.
         """
         future: Future[Message] = Future()
-        # A request that has left cannot be called back: from here on the future cannot be cancelled.
+        # A sent request cannot be called back, so the future cannot be cancelled from here on.
         future.set_running_or_notify_cancel()
         return self._add(future), future
 
     def add_waiting(self) -> tuple[int, Waiting]:
-        """Return a new request id and its :class:`Waiting`; raises as :meth:`add`."""
+        """Return a new request id and its :class:`Waiting`; errors are those of :meth:`add`."""
         waiting = Waiting()
         return self._add(waiting), waiting
 
@@ -89,11 +89,11 @@ class PendingRequests:
         return request_id
 
     def withdraw(self, request_id: int) -> None:
-        """Forget a request that could not be sent."""
+        """Remove a request that could not be sent."""
         self._futures.pop(request_id, None)
 
     def resolve(self, request_id: int, outcome: Message | EpsError) -> bool:
-        """Complete a request; return False where no such request waits."""
+        """Complete a request; return False for an unknown id while the connection is open."""
         future = self._futures.pop(request_id, None)
         if future is None:
             return self.closed
@@ -105,7 +105,7 @@ class PendingRequests:
         return True
 
     def fail_all(self, reason: str) -> None:
-        """Refuse further requests and fail those that wait.  The first reason stays."""
+        """Refuse further requests and fail those that wait; the first reason is kept."""
         self._reason = self._reason or reason
         self.closed = True
         for request_id in list(self._futures):
@@ -115,7 +115,7 @@ class PendingRequests:
 
 
 class ReplyReader:
-    """Reads the replies of one connection.  One thread reads at a time: a waiting one, or the reader thread.
+    """Read the replies of one connection.  One thread reads at a time: a waiting one, or the reader thread.
 
     Parameters
     ----------
@@ -123,14 +123,14 @@ class ReplyReader:
     peer : str
         For messages.
     pending : PendingRequests
-        Takes the replies.
+        Receives the replies.
     lender : Lender or None
-        Of the arrays of requests, where the transport has shared memory.
+        Lends the arrays of requests if the transport has shared memory.
 
     Attributes
     ----------
     returned : deque of int
-        Leases of replies whose arrays were freed; the next message tells the peer.
+        Leases of replies whose arrays were freed; the next message returns them to the peer.
     """
 
     def __init__(self, wire: Wire, peer: str, limits: Limits, pending: PendingRequests, lender: Lender | None) -> None:
@@ -150,31 +150,31 @@ class ReplyReader:
         self._reading = threading.Lock()
         #: Wakes the reader thread.
         self._changed = threading.Condition()
-        #: Requests whose replies the reader thread is to read.
+        #: Requests whose replies the reader thread must read.
         self._armed: set[int] = set()
-        #: Threads that wait for room to send.
+        #: Number of threads that wait for room to send.
         self._blocked_senders = 0
         self._thread: threading.Thread | None = None
 
     # ---- read by a thread that waits
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when a reply comes; -1 where the wire is closed."""
+        """Return the descriptor that is readable when a reply comes; -1 if the wire is closed."""
         return self._wire.fileno()
 
     @property
     def buffered(self) -> bool:
-        """True if :meth:`read_available` finds something although the descriptor may not be readable."""
+        """Whether :meth:`read_available` has data although the descriptor may not be readable."""
         return self._stream.buffered
 
     def read_available(self) -> None:
-        """Read the replies that have come; where there is none, wait :data:`_PATIENCE_S` for one.
+        """Read arrived replies; if there is none, wait :data:`_PATIENCE_S` for one.
 
-        It reads for as long at most of a reply that is still arriving; the next call continues.  Where another thread
-        goes on reading, that thread reads them.
+        The same limit applies to a reply that is still arriving; the next call continues it.  If another thread keeps
+        reading, that thread reads them.
         """
         reading = self._reading
-        # To ask for the lock with a time takes longer, also where it is free.
+        # A timed acquire takes longer, even if the lock is free.
         if self._pending.closed or not (reading.acquire(False) or reading.acquire(True, _TURN_S)):
             return
         try:
@@ -189,9 +189,9 @@ class ReplyReader:
     # ---- read by the reader thread
 
     def arm(self, request_id: int, future: Future[Message]) -> None:
-        """Have the reader thread read the reply to a request."""
+        """Let the reader thread read the reply to a request."""
         with self._changed:
-            # In this order, as :meth:`_take` resolves a request before it disarms it: one sees the other.
+            # In this order: :meth:`_take` resolves a request before it disarms it, so one sees the other.
             self._armed.add(request_id)
             if future.done():
                 self._armed.discard(request_id)
@@ -199,14 +199,14 @@ class ReplyReader:
             self._wake_reader()
 
     def read_while_waiting(self, change: int) -> None:
-        """Have replies read for a thread that waits for room to send, and so cannot read them itself."""
+        """Change the number of threads that wait for room to send; while there are any, the reader thread reads."""
         with self._changed:
             self._blocked_senders += change
             if self._blocked_senders:
                 self._wake_reader()
 
     def _wake_reader(self) -> None:
-        """Have the reader thread look for work; called with the lock."""
+        """Wake or start the reader thread; the caller holds the lock."""
         if self._thread is None and not self._pending.closed:
             self._thread = threading.Thread(target=self._run, name=f"eps-van-read-{self._peer}", daemon=True)
             self._thread.start()
@@ -218,7 +218,7 @@ class ReplyReader:
                 self._changed.wait_for(lambda: self._pending.closed or self._armed or self._blocked_senders)
             with self._reading:
                 while (self._armed or self._blocked_senders) and not self._pending.closed:
-                    # Nothing may come for a blocked sender, which is to go on as soon as there is room.
+                    # A blocked sender may get no reply and must continue as soon as there is room.
                     patience_s = STALL_S if self._armed else _PATIENCE_S
                     if self._stream.patience_s != patience_s:
                         self._stream.wait_at_most(patience_s)
@@ -227,18 +227,18 @@ class ReplyReader:
     # ---- what came
 
     def _read_one(self) -> None:
-        """Read one message, or the part of it that has come; called by the holder of ``_reading``."""
+        """Read one message, or the part of it that has arrived; the caller holds ``_reading``."""
         try:
             received = self._stream.read()
             if received is not None:
                 self._take(received)
         except FrameError as error:
-            logger.warning("%s sent what is not a message: %s", self._peer, error)
+            logger.warning("%s sent a malformed message: %s", self._peer, error)
             self.fail(str(error))
         except EpsError as error:
             self.fail(str(error))
         except Exception as error:
-            # Also where memory ran out: otherwise threads would wait for their replies for ever.
+            # Any error, also MemoryError: otherwise threads would wait for their replies for ever.
             self.fail(f"{type(error).__name__}: {error}")
 
     def _take(self, received: tuple[Kind, int, Message]) -> None:
@@ -258,19 +258,19 @@ class ReplyReader:
         if self._armed:
             self._armed.discard(request_id)
         if not known:
-            raise FrameError(f"a reply to request {request_id}, which does not wait for one")
+            raise FrameError(f"a reply to request {request_id}, which is not outstanding")
 
     def fail(self, reason: str) -> None:
-        """Fail outstanding requests, and end the connection."""
+        """Fail outstanding requests and end the connection."""
         self._pending.fail_all(f"the connection to {self._peer} was lost: {reason}")
         self._wire.shut_down()
 
     # ---- the end
 
     def stop(self, deadline_s: float) -> None:
-        """Join the reader thread until a time of the monotonic clock.
+        """Join the reader thread, until ``deadline_s`` of the monotonic clock.
 
-        Call it when the wire is shut down and no request is pending any more.
+        Call it once the wire is shut down and no request is pending.
         """
         with self._changed:
             self._changed.notify_all()
@@ -288,17 +288,17 @@ class ReplyReader:
 
 
 class SocketConnection:
-    """A connection over a wire whose handshake is done.
+    """A connection over a wire, after the handshake.
 
     Parameters
     ----------
     wire : Wire
-        Owned from now on.
+        Owned by this object.
     peer : str
         For messages.
     transport : str
     arena : Arena or None
-        Shared memory, where the transport has it.
+        Shared memory, if the transport has it.
 
     Attributes
     ----------
@@ -318,7 +318,7 @@ class SocketConnection:
         self._requests = MessageWriter(self._writer, limits, self._lender, self.replies.returned)
 
     def request(self, message: Message) -> Future[Message]:
-        """Send a request; the reader thread takes its reply."""
+        """Send a request; the reader thread reads its reply."""
         request_id, future = self._pending.add()
         self._post(message, request_id)
         self.replies.arm(request_id, future)
@@ -331,28 +331,28 @@ class SocketConnection:
         return waiting
 
     def _post(self, message: Message, request_id: int) -> None:
-        # Where it is closed in the meantime, the request fails with the other outstanding ones.
+        # If the connection is closed meanwhile, the request fails with the other outstanding ones.
         try:
             self._requests.send(message, request_id, _REQUEST)
         except BaseException as error:
-            # Of any kind: the caller gets no future, so no thread waits for the reply.
+            # Any exception: the caller gets no future, so no thread waits for the reply.
             self._pending.withdraw(request_id)
             if isinstance(error, Exception) and self._lender is not None:
                 self._lender.on_reply(request_id)
-            # Else it was interrupted: the peer may read what was lent, which stays lent until the connection ends.
+            # On an interrupt the peer may read the lent arrays, so they stay lent until the connection ends.
             raise
         TRAFFIC.sent(message)
 
     @property
     def closed(self) -> bool:
-        """True once the connection is closed or known to be broken."""
+        """Whether the connection was closed or is known to be broken."""
         return self._pending.closed or self._wire.hung_up()
 
     def close(self) -> None:
-        """Fail outstanding requests and release all resources; takes :data:`_JOIN_S` at most."""
+        """Fail outstanding requests and release all resources, within :data:`_JOIN_S`."""
         deadline_s = time.monotonic() + _JOIN_S
         if not self.closed:
-            # A peer cannot reuse what it lent on a connection that has ended: these leases go back before.
+            # Return leases first: the peer cannot reuse lent memory once the connection has ended.
             with suppress(EpsError):
                 self._requests.send_returned(_JOIN_S / 5)
         self._pending.fail_all(f"the connection to {self._peer} was closed")
@@ -365,7 +365,7 @@ class SocketConnection:
 
 
 class Replies(Generic[TagT]):
-    """Posted requests that are not answered, each with a tag.  Used by one thread, which reads the replies."""
+    """Unanswered posted requests, each with a tag.  Used by one thread, which reads the replies."""
 
     def __init__(self) -> None:
         self._waiting: dict[Waiting, tuple[TagT, ReplySource]] = {}
@@ -375,17 +375,17 @@ class Replies(Generic[TagT]):
 
     @property
     def tags(self) -> list[TagT]:
-        """Tags of the requests that are not answered, oldest first."""
+        """Tags of the unanswered requests, oldest first."""
         return [tag for tag, _ in self._waiting.values()]
 
     def request(self, tag: TagT, connection: Connection, message: Message) -> None:
-        """Send a request; raises what :meth:`eps.net.arrays.api.Connection.request` raises."""
+        """Send a request; errors are those of :meth:`eps.net.arrays.api.Connection.request`."""
         self._waiting[connection.post(message)] = tag, connection.replies
 
     def next(self, timeout_s: float) -> tuple[TagT, Waiting] | None:
-        """Return the tag and the outcome of the oldest answered request, or None where no reply came in time.
+        """Return tag and outcome of the oldest answered request; None at the timeout.
 
-        It may take some milliseconds longer than ``timeout_s``, but not where that is 0.
+        May take some milliseconds longer than ``timeout_s``, unless that is 0.
         """
         left_s, deadline_s = timeout_s, time.monotonic() + timeout_s
         while True:
@@ -399,14 +399,14 @@ class Replies(Generic[TagT]):
                 return None
             if len(sources) > 1 or left_s < _PATIENCE_S / 2:
                 sources = _readable(sources, min(left_s, _LOOK_S))
-            # Else the one source waits for what comes: a poll before it would cost a fifth of a small message's time.
+            # A single source waits by itself: a poll would cost a fifth of a small message's time.
             for source in sources:
                 source.read_available()
             left_s = deadline_s - time.monotonic()
 
 
 def _readable(sources: Iterable[ReplySource], timeout_s: float) -> set[ReplySource]:
-    """Wait until there are replies to read, or the time is over; return where to read them."""
+    """Wait for replies until the timeout; return the sources with data."""
     buffered = {source for source in sources if source.buffered}
     found = {descriptor: source for source in sources if (descriptor := source.fileno()) >= 0}
     poller = select.poll()

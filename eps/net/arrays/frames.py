@@ -1,21 +1,22 @@
-"""Messages as frames and back, one frame a message, and their checksums.  Pure: no sockets, no threads.
+"""Encoding of messages as frames, one frame per message, and their checksums.  Pure: no sockets, no threads.
 
-A message is laid out as description, header bytes, then the payload: the arrays, each on a 64-byte boundary of it::
+A message consists of description, header bytes and payload; the payload is the arrays, each on a 64-byte boundary::
 
     frame        magic "EPSV" | version u8 | kind u8 | flags u16 | request id u64 | body bytes u32 | reserved u32
-                 then the body: the message as it is laid out
-    flags        1: always; 2: its last array is a seal
+                 then the body: the encoded message
+    flags        1: always; 2: the last array is a seal
     description  header bytes u32 | arrays u32 | payload bytes u64, then per array:
                  type u8 | dimensions u8 | place u16 | reserved u32 | 4 lengths u64 (unused ones are 0)
     place        0: the array's bytes are in the payload; 1: in the sender's shared memory (``writer.py``)
 
-All of it is little-endian.  Everything is checked before memory is reserved for the payload.
+All numbers are little-endian.  Everything is checked before memory for the payload is allocated.
 
-A seal is a checksum that travels as a message's last array, of :data:`SEAL_BYTES` bytes.  It is of the header bytes and
-of the payload before it, so that an array counts with the zeros that fill it up to the next 64-byte boundary.  The
-receiver takes the checksum piece by piece, of what lies in the cache: a pass of its own would read all of an array from
-memory once more, while nothing is received.  The sender takes it as a whole, on the thread that sends, while the socket
-takes the message before it: taken piece by piece there too, it would hold up what the receiver waits for.
+A seal is a checksum, sent as a message's last array of :data:`SEAL_BYTES` bytes.  It covers the header bytes and the
+payload before it, including the zeros that pad each array to a 64-byte boundary.
+
+The receiver computes the checksum piece by piece, while the bytes are in the cache.  A separate pass would read all
+arrays from memory again, during which nothing is received.  The sender computes it at once, on the sending thread,
+while the socket takes the previous message.  Piece by piece, it would delay the receiver.
 """
 
 from __future__ import annotations
@@ -47,56 +48,56 @@ FRAME_HEADER = struct.Struct("<4sBBHQII")
 _DESCRIPTION = struct.Struct("<IIQ")
 _ARRAY = struct.Struct("<BBHI4Q")
 assert _ARRAY.size == ARRAY_DESCRIPTION_BYTES
-#: Frame header and the fixed part of a description.
+#: Length of the frame header and the fixed part of a description.
 HEAD_START = FRAME_HEADER.size + _DESCRIPTION.size
-#: Magic, version, kind and flags; then the request id, and then the length of the body.
+#: Length of magic, version, kind and flags, before the request id; offset of the body's length.
 BEGINNING_BYTES, LENGTH_START = 8, 16
-#: In the place of an array that lies in the sender's shared memory: segment, offset in it, number of the lease.
+#: Record in place of an array in the sender's shared memory: segment, offset, lease.
 LENT = struct.Struct("<QQQ")
 FIRST, SEALED = 1, 2
 #: Length of a seal.
 SEAL_BYTES = 8
-#: What is still in the cache when it was received.
+#: Size of pieces for checksums: small enough to be in the cache when they were received.
 PIECE_BYTES = 1 << 20
-#: Longest frame of the transport's own.
+#: Maximum body of the transport's own frames.
 MOST_CONTROL_BYTES = 32 * 1024
 _DTYPE_NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in enumerate(DTYPES)}
 _PADDING = bytes(ALIGNMENT_BYTES)
-# Up to here a copy is cheaper than a list of pieces.
+# Up to this size a copy is cheaper than a list of pieces.
 _JOIN_BYTES = 4 * 1024
-#: Layouts of small messages that a connection remembers.
+#: Layouts of small messages that a connection caches.
 _MOST_LAYOUTS = 256
 
 
 class Kind(enum.IntEnum):
     """Kinds of frames."""
 
-    #: A listener's first message on a connection: it takes requests.
+    #: A listener's first message on a connection: it accepts requests.
     HELLO = 0
     REQUEST = 1
     REPLY = 2
     #: A reply whose header is an encoded error.
     ERROR = 3
-    #: Shared memory only, each before a message that needs it: a segment, whose descriptor comes with it; ...
+    #: Shared memory only, sent before a message that needs it: a segment, with its descriptor.
     SEGMENT = 4
-    #: ... a segment that nothing will lie in any more; ...
+    #: Shared memory only: a segment that will hold no more arrays.
     FORGET = 5
-    #: ... leases of replies that the requester gives back.
+    #: Shared memory only: leases of replies that the requester returns.
     RELEASE = 6
 
 
 def check_message(message: Message, limits: Limits) -> int:
-    """Refuse a message that the peer would refuse, where the mistake was made.
+    """Refuse a message that the peer would refuse, in the thread that made it.
 
     Returns
     -------
     int
-        Length of the message's image in bytes, frame headers not counted.
+        Length of the encoded message in bytes, without frame headers.
 
     Raises
     ------
     ProtocolError
-        The message is not one that a van carries.
+        A van cannot carry the message.
     """
     header_bytes, num_arrays = len(message.header), len(message.arrays)
     if header_bytes > limits.max_header_bytes:
@@ -118,12 +119,12 @@ def check_message(message: Message, limits: Limits) -> int:
     return image_bytes
 
 
-#: Takes an array; returns its :data:`LENT` record where it is to stay in shared memory, else None.
+#: Array -> its :data:`LENT` record if it stays in shared memory, else None.
 Lend = Callable[[np.ndarray], bytes | None]
 
 
 def layout(message: Message, lend: Lend | None = None) -> tuple[bytes, list[bytes | memoryview], int]:
-    """Return the image of a message: its description and header, the pieces of its payload, bytes of the payload."""
+    """Return an encoded message: description with header, pieces of the payload, length of the payload."""
     descriptions = []
     payload: list[bytes | memoryview] = []
     payload_bytes = 0
@@ -151,7 +152,7 @@ def _first_flags(message: Message) -> int:
 
 
 def whole(message: Message, request_id: int, kind: Kind, lend: Lend | None = None) -> list[bytes | memoryview]:
-    """Return ``message`` as one frame of any length, in pieces that are sent as they lie: for sockets."""
+    """Return ``message`` as one frame of any length, in pieces that refer to the arrays: for sockets."""
     head, payload, payload_bytes = layout(message, lend)
     flags = _first_flags(message)
     prefix = FRAME_HEADER.pack(MAGIC, VERSION, kind, flags, request_id, len(head) + payload_bytes, 0)
@@ -161,19 +162,19 @@ def whole(message: Message, request_id: int, kind: Kind, lend: Lend | None = Non
 
 
 class _SmallLayout(NamedTuple):
-    """What small messages with the same length of header, types and shapes have in common."""
+    """The part of the layout that small messages of equal header length, types and shapes share."""
 
     description: bytes
     body_bytes: int
-    #: Before each array, so that it starts on a 64-byte boundary of the payload.
+    #: Padding before each array, to start on a 64-byte boundary of the payload.
     paddings: tuple[bytes, ...]
 
 
 class SmallFrames:
-    """Makes the frames of small messages, each in one piece.  Thread-safe: every change of it is a single step.
+    """Encode small messages, each as one buffer.  Thread-safe: every change of its state is a single step.
 
-    The descriptions of a connection's messages are the same again and again: they are checked and laid out once.
-    Without it a round trip of 100 floats takes 1.3 to 1.8 times as long, and breaks its bar (``benchmarks/van.py``).
+    A connection's messages repeat the same descriptions: each is checked and laid out once.  Without this cache a round
+    trip of 100 floats takes 1.3 to 1.8 times as long, and misses its bar (``benchmarks/van.py``).
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -181,12 +182,12 @@ class SmallFrames:
         self._layouts: dict[tuple[object, ...], _SmallLayout] = {}
 
     def frame(self, message: Message, request_id: int, kind: Kind) -> bytes | None:
-        """Return a message's frame, as :func:`whole` does; None where it is not small.
+        """Return a message's frame, as :func:`whole` does; None if the message is not small.
 
         Raises
         ------
         ProtocolError
-            The message is not one that a van carries; one that is not small is not checked.
+            A van cannot carry the message.  A message that is not small is not checked.
         """
         header, arrays = message.header, message.arrays
         key: tuple[object, ...] = (len(header),)
@@ -226,12 +227,12 @@ class SmallFrames:
 
 
 def control(kind: Kind, body: bytes) -> bytes:
-    """Return a frame of the socket transports' own, without a message in it."""
+    """Return a frame of the socket transports' own, which holds no message."""
     return FRAME_HEADER.pack(MAGIC, VERSION, kind, FIRST, 0, len(body), 0) + body
 
 
 def beginning_of(kind: Kind) -> bytes:
-    """Return the first :data:`BEGINNING_BYTES` of each message of a kind that is one frame."""
+    """Return the first :data:`BEGINNING_BYTES` of every one-frame message of a kind."""
     return FRAME_HEADER.pack(MAGIC, VERSION, kind, FIRST, 0, 0, 0)[:BEGINNING_BYTES]
 
 
@@ -243,7 +244,7 @@ def parse_frame_header(
     Raises
     ------
     FrameError
-        It is not a frame, or of a kind that this end does not receive.
+        It is not a frame, or of a kind that this end does not accept.
     """
     magic, version, number, flags, request_id, body_bytes, zero = FRAME_HEADER.unpack_from(frame, start)
     if magic != MAGIC:
@@ -252,24 +253,24 @@ def parse_frame_header(
         raise FrameError(f"a frame of version {version}, but this end speaks version {VERSION}")
     kind = kinds.get(number)
     if kind is None:
-        raise FrameError(f"kind {number} is not one that this end receives")
+        raise FrameError(f"this end does not accept frames of kind {number}")
     if flags & ~(FIRST | SEALED) or flags == SEALED or zero:
         raise FrameError(f"unknown flags {flags} or reserved field {zero}")
     return kind, flags, request_id, body_bytes
 
 
-#: An array as its message describes it: type, shape, where it (or the record that says where it lies) starts in the
-#: payload, and whether it lies in the sender's shared memory and has a :data:`LENT` record in its place.
+#: Description of an array: type, shape, offset in the payload (of the array or its record), whether it is lent.  A lent
+#: array lies in the sender's shared memory and has a :data:`LENT` record in its place.
 Described = tuple[np.dtype[Any], tuple[int, ...], int, bool]
 
 
 def described_lengths(frame: bytes | bytearray, limits: Limits, start: int = 0) -> tuple[int, int]:
-    """Return the bytes of the header and those of the arrays' descriptions, from the message's frame at ``start``.
+    """Return the length of the header and of the arrays' descriptions, for the frame at ``start``.
 
     Raises
     ------
     FrameError
-        They break a limit.
+        A length exceeds its limit.
     """
     header_bytes, num_arrays, _ = _DESCRIPTION.unpack_from(frame, start + FRAME_HEADER.size)
     if header_bytes > limits.max_header_bytes:
@@ -280,26 +281,26 @@ def described_lengths(frame: bytes | bytearray, limits: Limits, start: int = 0) 
 
 
 class Description(NamedTuple):
-    """The arrays of a message, as they are announced."""
+    """The announced arrays of a message."""
 
     arrays: list[Described]
     payload_bytes: int
-    #: True where some lie in the sender's shared memory.
+    #: Whether some lie in the sender's shared memory.
     lends: bool
 
 
 def parse_description(description: bytes, lending: bool) -> Description:
-    """Return what a description (without the frame's header) announces.
+    """Return the content of a description (without the frame's header).
 
     Parameters
     ----------
     lending : bool
-        True where the transport can refer to the sender's memory.
+        Whether the transport can refer to the sender's memory.
 
     Raises
     ------
     FrameError
-        It makes no sense; nothing was reserved for the payload yet.
+        The description is invalid; no memory was allocated for the payload yet.
     """
     _, num_arrays, payload_bytes = _DESCRIPTION.unpack_from(description)
     arrays: list[Described] = []
@@ -311,9 +312,9 @@ def parse_description(description: bytes, lending: bool) -> Description:
             raise FrameError(_wrong_array(number, ndim, place))
         dtype, shape = DTYPES[number], tuple(lengths[:ndim])
         size_bytes = math.prod(shape) * dtype.itemsize
-        # A length of 0 makes an array of no bytes, with any others; NumPy multiplies those all the same.
+        # With a length of 0 the array has no bytes, but NumPy still multiplies the other lengths.
         if size_bytes == 0 and math.prod([max(length, 1) for length in shape]) * dtype.itemsize >= 1 << 62:
-            raise FrameError(f"an array of shape {shape} is beyond any memory")
+            raise FrameError(f"an array of shape {shape} is too large")
         end += -end % ALIGNMENT_BYTES
         arrays.append((dtype, shape, end, place != 0))
         end += LENT.size if place else size_bytes
@@ -329,12 +330,12 @@ def _wrong_array(number: int, ndim: int, place: int) -> str:
     if ndim > MAX_DIMS:
         return f"an array has {ndim} dimensions, but {MAX_DIMS} is the limit"
     if place == 1:
-        return "an array in shared memory, on a transport without any"
+        return "an array in shared memory, on a transport without shared memory"
     return "unused fields of an array's description must be 0"
 
 
 class Checksum:
-    """The XXH3 (64 bits) of a header and of arrays, one after the other, as a seal has it."""
+    """The XXH3 (64 bits) of a header and consecutive arrays, as in a seal."""
 
     __slots__ = ("_digest",)
 
@@ -342,19 +343,19 @@ class Checksum:
         self._digest = xxhash.xxh3_64(header)
 
     def add(self, piece: np.ndarray) -> None:
-        """Take an array, or a piece of one of a multiple of 64 bytes; C-contiguous."""
+        """Add an array, or a piece of one whose length is a multiple of 64 bytes; C-contiguous."""
         size_bytes = piece.nbytes
         if size_bytes:
             self._digest.update(piece.reshape(-1).view(np.uint8).data)
             self._digest.update(_PADDING[: -size_bytes % ALIGNMENT_BYTES])
 
     def hexdigest(self) -> str:
-        """Return it in hexadecimal."""
+        """Return the checksum in hexadecimal."""
         return self._digest.hexdigest()
 
 
 def checksum_of(header: bytes, arrays: Iterable[np.ndarray]) -> str:
-    """Return what the seal of a message says, in hexadecimal: as fast as memory is read."""
+    """Return the checksum of a message's seal, in hexadecimal; as fast as memory is read."""
     checksum = Checksum(header)
     for array in arrays:
         checksum.add(array)
@@ -362,7 +363,7 @@ def checksum_of(header: bytes, arrays: Iterable[np.ndarray]) -> str:
 
 
 def sealed(message: Message) -> Message:
-    """Return ``message`` with its seal, if it has one, as its last array: the checksum is taken now."""
+    """Compute the checksum of a message with a seal, and return the message with it as its last array."""
     if message.seal is None:
         return message
     message.seal.left = checksum_of(message.header, message.arrays)
@@ -371,27 +372,27 @@ def sealed(message: Message) -> Message:
 
 
 def unsealed(message: Message, arrived: str = "") -> Message:
-    """Return what came with its seal behind its arrays as it was given to be sent.
+    """Remove the seal from the arrays of a received message; return the message as it was before :func:`sealed`.
 
     Raises
     ------
     FrameError
-        Its last array is no seal.
+        The last array is not a seal.
     """
     room = message.arrays[-1] if message.arrays else None
     if room is None or room.dtype != np.uint8 or room.shape != (SEAL_BYTES,):
-        raise FrameError("a message is sealed, but its last array is no seal")
+        raise FrameError("a message is sealed, but its last array is not a seal")
     return Message(message.header, message.arrays[:-1], Seal(room.tobytes().hex(), arrived))
 
 
 class ArrivingChecksum:
-    """Takes the checksum of a message while its payload arrives.
+    """Compute the checksum of a message while its payload arrives.
 
     Parameters
     ----------
     header : bytes
     payload_bytes : int
-        The seal's included.
+        Includes the seal.
     """
 
     __slots__ = ("_digest", "_left_bytes")
@@ -401,11 +402,11 @@ class ArrivingChecksum:
         self._left_bytes = payload_bytes - SEAL_BYTES
 
     def take(self, piece: memoryview) -> None:
-        """Take what came next."""
+        """Add the next piece."""
         piece = piece[: max(0, self._left_bytes)]
         self._digest.update(piece)
         self._left_bytes -= len(piece)
 
     def hexdigest(self) -> str:
-        """Return it in hexadecimal, once all of the payload was taken."""
+        """Return the checksum in hexadecimal, once all of the payload was added."""
         return self._digest.hexdigest()

@@ -1,21 +1,19 @@
-"""Memory of a process that uses a van: arrays that another process on this host reads where they lie, and tuning.
+"""Memory of a process that uses a van: arrays that other processes of this host read in place, and tuning.
 
-An :class:`Arena` belongs to one process and makes arrays whose memory lies in anonymous files (``memfd_create``).  To
-send one, a connection passes the file's descriptor once (``SCM_RIGHTS``) and from then on only says where the array
-lies; nothing is copied.  The memory is reused when this process has freed the array and every peer that borrowed it
-has returned it.  There is no name in any file system: the kernel frees a segment with its last descriptor
-and mapping, also after ``kill -9``.
+An :class:`Arena` belongs to one process and creates arrays in anonymous files (``memfd_create``).  To send one, a
+connection passes the file's descriptor once (``SCM_RIGHTS``) and afterwards only the array's position; nothing is
+copied.  The memory is reused once this process has freed the array and every borrowing peer has returned it.  The files
+have no names: the kernel frees a segment with its last descriptor and mapping, also after ``kill -9``.
 
-Arrays that were lent when a connection ended are reused once the process at its other end has exited; until then that
-process may read them.
+Arrays that were lent when a connection ended are reused once the peer process has exited; until then it may read them.
 
-Small blocks are cut from segments of :data:`SLAB_BYTES`, which cost only the pages that are touched; large ones have a
-segment each.  Sizes are rounded up to an eighth of a power of two, so that a freed block fits the next request: a clock
-of training asks for the memory of the one before, whose pages are warm, and first touches are what is expensive here.
-Free neighbours in a slab become one where no free block fits.
+Small blocks are cut from segments of :data:`SLAB_BYTES`, which cost only the pages that are touched; large blocks have
+their own segment.  Sizes are rounded up to an eighth of a power of two, so that a freed block fits the next request.
+Each clock of training then reuses the warm pages of the previous one; first touches are the expensive part.  If no free
+block fits, free neighbours in a slab are joined.
 
-An arena returns a segment without arrays to the system in three cases: it was idle for :data:`MOST_IDLE_S`; idle
-segments exceed what was in use at the same time lately; the process rests (:meth:`Arena.rest`).
+An arena returns an empty segment to the system in three cases: it was idle for :data:`MOST_IDLE_S`; idle segments
+exceed the recent peak of use; the process rests (:meth:`Arena.rest`).
 
 Source: P. Wilson et al., "Dynamic Storage Allocation: A Survey and Critical Review", 1995 (deferred coalescing with
 lists of exact sizes, best fit).
@@ -43,36 +41,35 @@ import numpy as np
 from eps.errors import FrameError
 
 SLAB_BYTES = 64 << 20
-#: A block above it is a segment of its own.
+#: A larger block gets its own segment.
 MOST_SLAB_BLOCK_BYTES = 16 << 20
-#: Most bytes of idle segments that an arena keeps for the next request.  It keeps as much as was in use at the same
-#: time lately in any case.
+#: Bytes of idle segments that an arena keeps for the next request.  It always keeps as much as the recent peak of use.
 MOST_IDLE_BYTES = 1 << 30
-#: How long an arena keeps an idle segment; also what "lately" means.  Longer than a clock of training.
+#: How long an arena keeps an idle segment, and the period of "recent".  Longer than a clock of training.
 MOST_IDLE_S = 300.0
 _PAGE_BYTES = mmap.PAGESIZE
 _F_ADD_SEALS, _F_GET_SEALS = 1033, 1034
 _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW = 1, 2, 4
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 _MADV_POPULATE_WRITE = 23
-#: Bytes that one system call touches: other threads that map memory do not wait long for it.
+#: Bytes that one system call touches; limits how long other threads that map memory wait.
 _TOUCH_BYTES = 4 << 20
 
 
 def rounded_bytes(size_bytes: int) -> int:
-    """Return the size of the block for a request: whole pages, and at most an eighth more than asked."""
+    """Return the block size for a request: whole pages, at most an eighth more than requested."""
     size_bytes = max(_PAGE_BYTES, -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES)
     step = max(_PAGE_BYTES, 1 << max(0, size_bytes.bit_length() - 4))
     return -(-size_bytes // step) * step
 
 
 def address_of(buffer: mmap.mmap) -> int:
-    """Return where a mapping lies."""
+    """Return the address of a mapping."""
     return int(np.frombuffer(buffer, np.uint8).__array_interface__["data"][0])
 
 
 class Segment:
-    """An anonymous file of this process, mapped."""
+    """A mapped anonymous file of this process."""
 
     __slots__ = (
         "__weakref__",
@@ -90,36 +87,36 @@ class Segment:
         self.number = number
         self.size_bytes = size_bytes
         self.dedicated = dedicated
-        #: Of the blocks that arrays lie in; where it is 0, since when.
+        #: Bytes of blocks with arrays; ``idle_since_s`` is the time since it is 0.
         self.used_bytes = 0
         self.idle_since_s = 0.0
         self.descriptor = os.memfd_create(f"eps-{number}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.descriptor, size_bytes)
-            # A reader can rely on every page: no peer can cut the file under it.
+            # Sealed: no peer can truncate the file under a reader.
             fcntl.fcntl(self.descriptor, _F_ADD_SEALS, _SEAL_SEAL | _SEAL_SHRINK | _SEAL_GROW)
             self.mapping = mmap.mmap(self.descriptor, size_bytes)
         except BaseException:
-            # Closed once: by then its number may be that of another file.
+            # Closed only once: the number may be reused for another file.
             descriptor, self.descriptor = self.descriptor, -1
             os.close(descriptor)
             raise
         self.address = address_of(self.mapping)
 
     def __del__(self) -> None:
-        # The mapping goes with its last array; the descriptor has no owner but this object.
+        # The mapping is freed with its last array; only this object owns the descriptor.
         descriptor = getattr(self, "descriptor", -1)
         if descriptor >= 0:
             os.close(descriptor)
 
 
 class Reader:
-    """A process that may be reading memory that it was lent.
+    """A process that may still read lent memory.
 
     Parameters
     ----------
     pid : int
-        0 where it is not known: then it may be reading for ever.
+        0 if unknown: then it may read for ever.
     """
 
     __slots__ = ("_descriptor", "_gone")
@@ -132,12 +129,12 @@ class Reader:
             except ProcessLookupError:
                 self._gone = True
             except OSError:
-                # No such call, or no descriptor left: its end cannot be noticed.
+                # No such system call, or no descriptor left: the process's end cannot be detected.
                 return
 
     @property
     def gone(self) -> bool:
-        """True once the process has ended, and its mappings with it."""
+        """Whether the process has ended, and its mappings with it."""
         if not self._gone and self._descriptor >= 0:
             poller = select.poll()
             poller.register(self._descriptor, select.POLLIN)
@@ -150,13 +147,13 @@ class Reader:
 
 
 class _Block:
-    """The owner of an array's memory: NumPy makes the array from it, and frees it with the array's last view."""
+    """The owner of an array's memory: NumPy creates the array from it, and frees it with the array's last view."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_notes", "_place", "readers", "segment")
 
     def __init__(self, segment: Segment, offset: int, size_bytes: int, block_bytes: int, notes: _Notes) -> None:
         self.segment = segment
-        #: Processes that may still read it after the array is freed.
+        #: Processes that may read it after the array is freed.
         self.readers: tuple[Reader, ...] = ()
         self._place = (segment, offset, block_bytes)
         self._notes = notes
@@ -168,26 +165,26 @@ class _Block:
         }
 
     def __del__(self) -> None:
-        # May run anywhere, also inside the arena's own lock: it appends a note, and waits for nothing.
+        # May run anywhere, also while the arena's lock is held, so it only appends a note.
         self._notes.freed.append((*self._place, self.readers))
         if self._notes.resting:
-            # The arena takes in notes when an array is requested, which will not happen here.
+            # The arena processes notes at the next request, which a resting arena may never get.
             self._notes.collect()
 
 
-#: Segment, offset and bytes of a block whose array was freed, and the processes that may still read it.
+#: (segment, offset, bytes, processes that may still read it) of a freed block.
 _Freed = tuple[Segment, int, int, tuple[Reader, ...]]
 
 
 class _Notes:
-    """Blocks that were freed, for the arena to take in; does not keep the arena alive."""
+    """Freed blocks, to be processed by the arena; holds only a weak reference to it."""
 
     __slots__ = ("_arena", "freed", "resting")
 
     def __init__(self, arena: Arena) -> None:
         self._arena = weakref.ref(arena)
         self.freed: deque[_Freed] = deque()
-        #: The arena keeps no freed memory for the next request.
+        #: Whether the arena keeps no freed memory.
         self.resting = False
 
     def collect(self) -> None:
@@ -199,29 +196,30 @@ class _Notes:
 class Arena:
     """Arrays in shared memory.  Thread-safe; costs nothing before the first array.
 
-    Not to be used across a fork: the child would share the parent's memory.
+    Do not use it across a fork: the child would share the parent's memory.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._next_number = 1
-        #: Block size -> free places of that size.
+        #: Block size -> free blocks of that size.
         self._free: dict[int, list[tuple[Segment, int]]] = {}
-        #: Number -> segment that small blocks are cut from.
+        #: Number -> segment for small blocks.
         self._slabs: dict[int, Segment] = {}
-        #: Their parts that are in no list of :attr:`_free`: bytes, number, offset, smallest first.
+        #: Parts of slabs in no list of :attr:`_free`: bytes, number, offset, smallest first.
         self._extents: list[tuple[int, int, int]] = []
-        #: Number -> segment that no array lies in, longest first.
+        #: Number -> segment without arrays, longest idle first.
         self._idle: dict[int, Segment] = {}
         self._idle_bytes = 0
-        #: Bytes of segments with arrays: now, the most in this period, and the most in the period before.
+        #: Bytes of segments with arrays: now, the peak of this period, and that of the previous one.
         self._busy_bytes = self._most_busy_bytes = self._most_before_bytes = 0
-        #: When the period ends; it lasts :data:`MOST_IDLE_S`.
+        #: End of the period of :data:`MOST_IDLE_S`.
         self._most_until_s = 0.0
         self._notes = _Notes(self)
         #: Blocks of slabs that a peer may still be reading.
         self._read: list[_Freed] = []
-        #: Where segments begin, ascending, and the segments.  Never changed, always replaced: read without the lock.
+        #: Addresses of segments, ascending, and the segments.  Replaced, never changed, so it can be read without the
+        #: lock.
         self._table: tuple[list[int], list[weakref.ref[Segment]]] = ([], [])
         #: Called with the number of each segment that the arena drops.
         self._listeners: list[Callable[[int], None]] = []
@@ -234,7 +232,7 @@ class Arena:
         Raises
         ------
         MemoryError
-            The system has no memory or no descriptor for a new segment.
+            The system has no memory or descriptor for a new segment.
         """
         block_bytes = rounded_bytes(size_bytes)
         with self._lock:
@@ -246,7 +244,7 @@ class Arena:
                 self._count_busy(segment, now_s)
             segment.used_bytes += block_bytes
             if self._idle:
-                # Last: a segment that fits this request must not be dropped just before.
+                # Last, so that a segment that fits this request is not dropped first.
                 most_lately_bytes = max(self._most_before_bytes, self._most_busy_bytes)
                 self._release(max(MOST_IDLE_BYTES, most_lately_bytes - self._busy_bytes), now_s)
         return np.asarray(_Block(segment, offset, size_bytes, block_bytes, self._notes))
@@ -257,11 +255,11 @@ class Arena:
         with self._lock:
             self._look_at_readers()
             self._give_back()
-        # Blocks that were freed meanwhile found the lock taken.
+        # Blocks that were freed meanwhile found the lock held.
         self.collect()
 
     def collect(self) -> None:
-        """Return freed memory to the system, where the arena rests.  Never waits: may be called anywhere."""
+        """Return freed memory to the system if the arena rests.  Never blocks: may be called anywhere."""
         while self._notes.resting and self._notes.freed and self._lock.acquire(blocking=False):
             try:
                 self._give_back()
@@ -269,7 +267,7 @@ class Arena:
                 self._lock.release()
 
     def array(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
-        """Return an uninitialised array of a shape and a type."""
+        """Return an uninitialised array of a shape and type."""
         kind = np.dtype(dtype)
         count = shape if isinstance(shape, int) else math.prod(shape)
         return self.empty(count * kind.itemsize).view(kind).reshape(shape)
@@ -281,7 +279,7 @@ class Arena:
         return copied
 
     def find(self, array: np.ndarray) -> tuple[Segment, int] | None:
-        """Return the segment that an array lies in, and where; None for other memory."""
+        """Return the segment of an array and the offset in it; None for other memory."""
         addresses, segments = self._table
         if not addresses:
             return None
@@ -294,7 +292,7 @@ class Arena:
 
     @staticmethod
     def retire(array: np.ndarray, reader: Reader) -> None:
-        """Keep the memory of ``array`` from being reused while ``reader`` may read it."""
+        """Prevent reuse of the memory of ``array`` until ``reader`` has exited."""
         owner: object = array
         while isinstance(owner, np.ndarray):
             owner = owner.base
@@ -307,7 +305,7 @@ class Arena:
             self._listeners.append(listener)
 
     def forget_listener(self, listener: Callable[[int], None]) -> None:
-        """End :meth:`on_segment_gone`."""
+        """Undo :meth:`on_segment_gone`."""
         with self._lock:
             if listener in self._listeners:
                 self._listeners.remove(listener)
@@ -320,7 +318,7 @@ class Arena:
     # ---- called with the lock held
 
     def _place(self, block_bytes: int) -> tuple[Segment, int]:
-        """Return a place for a block: a freed one of its size, else one cut from a slab, or a segment of its own."""
+        """Return a place for a block: a freed block of its size, a part of a slab, or a new segment."""
         places = self._free.get(block_bytes)
         if not places and self._read:
             self._look_at_readers()
@@ -339,12 +337,12 @@ class Arena:
             self._extents.append((SLAB_BYTES, slab.number, 0))
         found_bytes, number, offset = self._extents.pop(at)
         if found_bytes > block_bytes:
-            # From the front: the end of a slab may never have been touched.
+            # From the front: the end of a slab may be untouched.
             bisect.insort(self._extents, (found_bytes - block_bytes, number, offset + block_bytes))
         return self._slabs[number], offset
 
     def _join_neighbours(self) -> None:
-        """Turn the free blocks of slabs into extents, and join neighbours."""
+        """Convert the free blocks of slabs to extents, and join neighbours."""
         places = [(number, offset, size_bytes) for size_bytes, number, offset in self._extents]
         for size_bytes in [size_bytes for size_bytes in self._free if size_bytes <= MOST_SLAB_BLOCK_BYTES]:
             places += [(segment.number, offset, size_bytes) for segment, offset in self._free.pop(size_bytes)]
@@ -364,14 +362,14 @@ class Arena:
         except OSError as error:
             raise MemoryError(f"no shared memory of {size_bytes} bytes: {error}") from error
         self._next_number += 1
-        # Without dropped segments: this one may lie where one of them was.
+        # Dropped segments are removed: this one may have the address of one of them.
         alive = [(address, ref) for address, ref in zip(*self._table, strict=True) if ref() is not None]
         bisect.insort(alive, (segment.address, weakref.ref(segment)), key=lambda entry: entry[0])
         self._table = [address for address, _ in alive], [ref for _, ref in alive]
         return segment
 
     def _take_in(self, now_s: float) -> None:
-        """Take in the blocks whose arrays were freed."""
+        """Process the blocks whose arrays were freed."""
         freed = self._notes.freed
         while freed:
             segment, offset, block_bytes, readers = note = freed.popleft()
@@ -379,7 +377,7 @@ class Arena:
             if not segment.used_bytes:
                 self._busy_bytes -= segment.size_bytes
             if readers and segment.dedicated:
-                # A peer may read it: the arena drops the segment, and connections tell the other peers.
+                # A peer may read it: the arena drops the segment, and connections notify the other peers.
                 self._tell_gone(segment)
                 continue
             if readers:
@@ -392,7 +390,7 @@ class Arena:
                 self._idle_bytes += segment.size_bytes
 
     def _count_busy(self, segment: Segment, now_s: float) -> None:
-        """Count a segment as used, which had no arrays."""
+        """Count a segment that had no arrays as used."""
         if self._idle.pop(segment.number, None) is not None:
             self._idle_bytes -= segment.size_bytes
         self._busy_bytes += segment.size_bytes
@@ -423,7 +421,7 @@ class Arena:
             if (kept := [place for place in places if place[0].number not in going])
         }
         self._extents = [extent for extent in self._extents if extent[1] not in going]
-        # A peer that still reads has it mapped.
+        # A peer that still reads keeps its own mapping.
         self._read = [note for note in self._read if note[0].number not in going]
         for number in going:
             self._slabs.pop(number, None)
@@ -446,12 +444,12 @@ class Arena:
 
 
 _arenas_lock = threading.Lock()
-#: Of this process.
+#: The arenas of this process.
 _arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
 
 
 def rest_all() -> None:
-    """Have every arena of this process rest: see :meth:`Arena.rest`."""
+    """Call :meth:`Arena.rest` of every arena of this process."""
     with _arenas_lock:
         arenas = list(_arenas)
     for arena in arenas:
@@ -459,27 +457,27 @@ def rest_all() -> None:
 
 
 class Mapping:
-    """A peer's segment, mapped for reading."""
+    """A peer's segment, mapped read-only."""
 
     __slots__ = ("_mapping", "address", "size_bytes")
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
-        """Map a descriptor that came from a peer; the caller closes it.
+        """Map a descriptor that a peer passed; the caller closes it.
 
         Raises
         ------
         FrameError
-            It is not a segment of that size that can be relied on.
+            It is not a segment of that size, or the peer could truncate it.
         """
         try:
             seals = fcntl.fcntl(descriptor, _F_GET_SEALS)
             found_bytes = os.fstat(descriptor).st_size
         except OSError as error:
-            raise FrameError(f"a descriptor that came as a segment is none: {error}") from error
+            raise FrameError(f"the descriptor of a segment is invalid: {error}") from error
         if not seals & _SEAL_SHRINK or found_bytes != size_bytes or size_bytes < 1:
-            raise FrameError(f"a segment of {size_bytes} bytes was announced, but has {found_bytes} or can be cut")
+            raise FrameError(f"a segment of {size_bytes} bytes has {found_bytes} bytes or can be truncated")
         try:
-            # Read-only: no array of this process, and no stray write, can change what the peer still uses.
+            # Read-only: this process cannot change memory that the peer uses.
             self._mapping = mmap.mmap(descriptor, size_bytes, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:
             raise FrameError(f"a segment of {size_bytes} bytes cannot be mapped: {error}") from error
@@ -488,7 +486,7 @@ class Mapping:
 
 
 class Lease:
-    """Memory of a peer that an array here lies in; returns it when the array's last view is freed."""
+    """Borrowed memory of a peer under an array; returned when the array's last view is freed."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_mapping", "_number", "_returned")
 
@@ -517,17 +515,17 @@ class Lease:
 
 
 def tune_malloc() -> bool:
-    """Keep freed buffers in the process instead of giving their pages back to the system.
+    """Keep freed buffers in the process instead of returning their pages to the system.
 
     glibc maps every block above a threshold (32 MiB at most) anew, and the page faults cost more than the copy itself:
-    streams of 1 MiB frames go from 1.3 to 2.0 GB/s with these settings.  In a virtual machine whose host takes free
-    pages back it is far worse: the first touch of 2 GB took between 0.1 and 10 s.  One arena, because another thread's
-    can only map what is larger than a heap of 64 MiB.  Call once, early, in every process that uses a van.
+    streams of 1 MiB frames speed up from 1.3 to 2.0 GB/s with these settings.  In a virtual machine whose host reclaims
+    free pages it is far worse: the first touch of 2 GB took between 0.1 and 10 s.  One malloc arena only: those of
+    other threads must map blocks above their heap size of 64 MiB.  Call once, early, in every process that uses a van.
 
     Returns
     -------
     bool
-        False where the C library has no ``mallopt``, or refused a setting; nothing depends on it but speed.
+        False if the C library has no ``mallopt`` or refused a setting; only speed depends on it.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -543,9 +541,9 @@ def tune_malloc() -> bool:
 
 
 def touch(array: np.ndarray) -> None:
-    """Have the system give ``array`` its memory now; its content is lost.
+    """Let the system allocate the memory of ``array`` now; its content is lost.
 
-    The first access to a page costs far more than any later one, in a virtual machine as much as the copy of a hundred.
+    The first access to a page costs far more than later ones, in a virtual machine as much as copying a hundred pages.
     One call for many pages costs less than a fault for each, and other threads run meanwhile.
     """
     start = array.__array_interface__["data"][0]
@@ -558,28 +556,28 @@ def touch(array: np.ndarray) -> None:
     for at in range(first, stop, _TOUCH_BYTES):
         size_bytes = min(_TOUCH_BYTES, stop - at)
         if madvise(ctypes.c_void_p(at), ctypes.c_size_t(size_bytes), _MADV_POPULATE_WRITE):
-            # A kernel before Linux 5.14.
+            # Linux before 5.14 lacks this.
             array.fill(0)
             return
 
 
 def descriptor_limit() -> int:
-    """Return how many descriptors this process, and those that it starts, may have at most."""
+    """Return the maximum number of descriptors that this process and its children can have."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
 
 
 def raise_descriptor_limit() -> None:
-    """Allow this process as many descriptors as it may have: each segment of shared memory holds one or two."""
+    """Raise this process's descriptor limit to its maximum: each segment of shared memory holds one or two."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def give_back() -> None:
-    """Return freed memory to the system: this process will not need it again.
+    """Return freed memory to the system, if this process will not need it again.
 
-    Shared memory that is freed later returns at once (:meth:`Arena.rest`).
+    Shared memory that is freed later is returned at once (:meth:`Arena.rest`).
     """
     rest_all()
     try:

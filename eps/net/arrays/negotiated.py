@@ -1,9 +1,9 @@
-"""The van of a job: when two members meet, they choose the best transport between them.
+"""The van of a job: two members that connect choose the best transport between them.
 
-Members meet over TCP with TLS, or on a Unix socket where the job is on one host.  A listener's greeting offers its
-other addresses.  The connector takes the first way that works:
+Members connect over TCP with TLS, or over a Unix socket if the job is on one host.  A listener's greeting offers its
+other addresses.  The connector takes the first transport that works:
 
-1.  shared memory and 2. Unix sockets, where both are on one host;
+1.  shared memory and 2. Unix sockets, if both are on one host;
 3.  TCP, in a job whose members are on several hosts.
 
 gRPC is not offered: between hosts it needs a port as TCP does, and a round trip of 100 floats takes 15 times as long
@@ -38,17 +38,17 @@ logger = logging.getLogger(__name__)
 #: Best first.
 WAYS = (SHARED_MEMORY, UNIX, TCP)
 AUTO = "auto"
-#: Share of the time to connect that one way may take.
+#: Share of the connect timeout that one transport may take.
 _MOST_OF_TIME = 0.5
 
 
 def host_id() -> str:
-    """Return boot and network namespace; processes that share both can meet on an abstract Unix socket."""
+    """Return boot and network namespace; processes with equal values can connect over an abstract Unix socket."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
     except OSError:
-        # Unknown here: every other process counts as one of another host.
+        # Unknown: treat every other process as being on another host.
         return ""
 
 
@@ -59,40 +59,40 @@ class NegotiatedVan:
     ----------
     security : Security
     ways : str
-        ``auto``, or the only way to take: ``shm``, ``unix`` or ``tcp``.  A job of one host has no TCP.
+        ``auto``, or the only transport to use: ``shm``, ``unix`` or ``tcp``.  A job of one host has no TCP.
     limits : Limits, optional
 
     Raises
     ------
     ConfigError
-        There is no such way.
+        The transport is unknown or not available in this job.
     """
 
     def __init__(self, security: Security = NO_SECURITY, ways: str = AUTO, limits: Limits | None = None) -> None:
         self._security = security
         self._listeners: weakref.WeakSet[NegotiatedListener] = weakref.WeakSet()
-        # What stays on a host needs no encryption.  Members of a job between hosts share no folder (on YARN each one
-        # has its own): they meet on abstract sockets, where they prove the token to each other.
+        # Traffic within a host needs no encryption.  Members of a job between hosts share no folder (on YARN each has
+        # its own), so they use abstract sockets and prove the token.
         within_host = security if security.is_local else replace(security, tls=None, sockets=None)
         self._vans = {way: SocketVan(way, within_host, limits) for way in (SHARED_MEMORY, UNIX)}
         if not security.is_local:
             self._vans[TCP] = SocketVan(TCP, security, limits)
-        #: Transport of the first connection, even where data takes another.
+        #: Transport of the first connection, even if data uses another.
         self._front = UNIX if security.is_local else TCP
         self._ways = tuple(way for way in WAYS if way in self._vans)
-        #: Called with a peer's address and the way taken, after each connection that is made; must not wait.
+        #: Called with a peer's address and the transport, after each new connection; must not block.
         self.on_reached: Callable[[Address, str], None] = lambda address, way: None
         self.restrict_to(ways)
 
     def restrict_to(self, ways: str) -> None:
-        """Use only this way from now on; a member learns its job's settings after it has begun to listen.
+        """Use only this transport from now on; a member learns its job's settings after it began to listen.
 
-        Closes the listeners of other ways: an unused port is one that a stranger may try.
+        Closes the listeners of other transports: unused ports should not be open to strangers.
 
         Raises
         ------
         ConfigError
-            There is no such way.
+            The transport is unknown or not available in this job.
         """
         if ways not in (AUTO, *WAYS):
             raise ConfigError(f"van is {ways!r}, but must be {AUTO} or one of {', '.join(WAYS)}")
@@ -105,15 +105,15 @@ class NegotiatedVan:
 
     @property
     def lends(self) -> bool:
-        """True while shared memory is one of the ways."""
+        """Whether shared memory is one of the transports."""
         return SHARED_MEMORY in self._ways
 
     def empty(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
-        """Return an uninitialised array: in shared memory, where this van has it."""
+        """Return an uninitialised array, in shared memory if this van has it."""
         return self._vans[SHARED_MEMORY].empty(shape, dtype) if self.lends else np.empty(shape, dtype)
 
     def listen(self, handler: Handler, host: str = "127.0.0.1", port: int = 0) -> NegotiatedListener:
-        """Take connections, in every way that this van has."""
+        """Accept connections on all transports of this van."""
         others: dict[str, SocketListener] = {}
         gate = _Gate(handler, self._front, self._front in self._ways)
         try:
@@ -131,7 +131,7 @@ class NegotiatedVan:
         return found
 
     def connect(self, address: Address, timeout_s: float = 10.0) -> Connection:
-        """Connect in the best way there is."""
+        """Connect over the best available transport."""
         deadline_s = time.monotonic() + timeout_s
         first, hello = self._vans[self._front].meet(address, timeout_s)
         found: SocketConnection | None = None
@@ -148,22 +148,23 @@ class NegotiatedVan:
                 except AuthenticationError:
                     raise
                 except EpsError as error:
-                    logger.info("%s cannot be reached by %s: %s", address, way, error)
+                    logger.info("%s cannot be reached over %s: %s", address, way, error)
                     reasons.append(f"{way}: {error}")
         finally:
             if found is not first:
                 first.close()
         if found is None:
-            raise PeerUnavailableError(f"{address} offers no way that this van takes ({'; '.join(reasons) or 'none'})")
-        # The first thing to look for in the log of a slow job.
+            raise PeerUnavailableError(f"{address} offers no transport of this van ({'; '.join(reasons) or 'none'})")
+        # Check this line first if a job is slow.
         logger.info(
-            "%s is reached by %s%s", address, found.transport, f", not by {'; '.join(reasons)}" if reasons else ""
+            "connected to %s over %s%s", address, found.transport, f", not {'; '.join(reasons)}" if reasons else ""
         )
         self.on_reached(address, found.transport)
         return found
 
     def _ways_to(self, hello: bytes) -> Sequence[tuple[str, Address | None]]:
-        """Return the ways to try, best first, and their addresses; None: the connection that brought ``hello``.
+        """Return the transports to try, best first, with addresses; None stands for the connection that brought
+        ``hello``.
 
         Raises
         ------
@@ -173,7 +174,7 @@ class NegotiatedVan:
         try:
             meeting = pb.Meeting.FromString(hello)
         except DecodeError as error:
-            raise ProtocolError(f"a listener does not say how it can be reached: {error}") from error
+            raise ProtocolError(f"the greeting of a listener is malformed: {error}") from error
         here = self._security.is_local or (meeting.host_id != "" and meeting.host_id == host_id())
         offers = {offer.transport: offer for offer in meeting.offers}
         found: list[tuple[str, Address | None]] = []
@@ -198,7 +199,7 @@ def _meeting(others: Mapping[str, SocketListener], ways: Sequence[str]) -> bytes
 
 
 class _Gate:
-    """The handler where members meet; refuses data where that takes another way."""
+    """The handler of the first connection; refuses data if that must use another transport."""
 
     def __init__(self, handler: Handler, way: str, is_open: bool) -> None:
         self._handler = handler
@@ -212,21 +213,21 @@ class _Gate:
 
 
 class NegotiatedListener:
-    """The listeners of one member."""
+    """All listeners of one member."""
 
     def __init__(self, front: SocketListener, others: dict[str, SocketListener], gate: _Gate) -> None:
         self._front = front
         self._gate = gate
-        #: By way.
+        #: By transport.
         self._others = others
 
     @property
     def address(self) -> Address:
-        """Where to meet."""
+        """The address for the first connection."""
         return self._front.address
 
     def restrict_to(self, way: str) -> None:
-        """Close the listeners of other ways, except the one where members meet."""
+        """Close the listeners of other transports, except the one for first connections."""
         for other in [other for other in self._others if other != way]:
             self._others.pop(other).close()
         self._gate.is_open = way == self._gate.way

@@ -1,6 +1,6 @@
-"""Reading messages from a wire: one frame a message, the payload straight into the memory of its arrays.
+"""Reading messages from a wire: one frame per message, the payload directly into the memory of its arrays.
 
-The reader remembers parsed descriptions, and recognises a message like the previous one by one comparison.  Without
+The reader caches parsed descriptions, and recognises a message like the previous one by a single comparison.  Without
 both, a round trip of 100 floats takes 1.4 to 2.3 times as long; without the comparison, 1.0 to 1.5 times (TCP, Unix
 sockets, shared memory; loopback).
 
@@ -45,12 +45,12 @@ from eps.net.arrays.frames import (
 from eps.net.arrays.memory import Lease, Mapping
 from eps.net.arrays.wires import LEAST_BYTES, STALL_S, Progress, Wire
 
-#: Bytes of the first read; a small message arrives as a whole with it.
+#: Bytes of the first read; usually holds all of a small message.
 _BUFFER_BYTES = 64 * 1024
-#: Payloads up to this size share memory, of this size: keeping such an array keeps a slab.
+#: Payloads up to the first size share slabs of the second one; a kept array keeps its slab.
 _SMALL_BYTES = 4 * 1024
 _SLAB_BYTES = 64 * 1024
-#: Descriptions that a connection remembers.
+#: Descriptions that a connection caches.
 _MOST_DESCRIPTIONS = 256
 _MOST_SEGMENTS = 4096
 _NUMBER = struct.Struct("<Q")
@@ -59,11 +59,11 @@ _TRANSPORT_KINDS = (Kind.SEGMENT, Kind.FORGET, Kind.RELEASE)
 
 
 class _Known(NamedTuple):
-    """The layout that messages of the same lengths, types and shapes share."""
+    """The layout that messages of equal lengths, types and shapes share."""
 
-    #: Beginning of the frame, request id, description, header bytes.
+    #: Format of the beginning of the frame, request id, description and header.
     fields: struct.Struct
-    #: With the length of the body before it.
+    #: Includes the length of the body.
     description: bytes
     described: Description
 
@@ -80,7 +80,7 @@ class _Begun:
     base: int
     got: int
     sealed: bool
-    #: Of one that is sealed, unless its arrays are lent.
+    #: Checksum of a sealed message; None if its arrays are lent.
     checking: ArrivingChecksum | None
 
 
@@ -93,11 +93,11 @@ class BorrowedArrays:
     Parameters
     ----------
     wire : Wire
-        Brings the descriptors of segments.
+        Receives the descriptors of segments.
     returned : deque of int or None
-        Takes the number of each lease whose array is gone; None where the reply gives it back.
+        Receives the lease of each freed array; None if the reply returns it.
     on_release : callable or None
-        Takes the numbers of leases that the peer gives back.
+        Called with the leases that the peer returns.
     """
 
     def __init__(
@@ -109,19 +109,19 @@ class BorrowedArrays:
         self._segments: dict[int, Mapping] = {}
 
     def array(self, array: Described, payload: memoryview, base: int) -> np.ndarray:
-        """Return an array of a message, which lies in the peer's memory or in the payload.
+        """Return an array of a message, in the peer's memory or in the payload.
 
         Raises
         ------
         FrameError
-            It lies in memory that the peer has not passed.
+            The array lies outside the segments that the peer passed.
         """
         dtype, shape, offset, lent = array
         if not lent:
             return np.ndarray(shape, dtype, payload, base + offset)
         number, place, lease = LENT.unpack_from(payload, base + offset)
         mapping = self._segments.get(number)
-        # Not NumPy's product, which wraps around: a peer could make any shape look small.
+        # Not NumPy's product, which wraps around and could make a huge shape look small.
         size_bytes = math.prod(shape) * dtype.itemsize
         if mapping is None:
             raise FrameError(f"an array lies in segment {number}, which was never passed")
@@ -130,16 +130,16 @@ class BorrowedArrays:
         return np.asarray(Lease(mapping, place, dtype, shape, lease, self._returned))
 
     def on_frame(self, kind: Kind, numbers: tuple[int, ...]) -> None:
-        """Take a frame of the transport's own: a segment, one that is forgotten, or leases that come back.
+        """Process a frame of the transport's own: a new segment, a dropped one, or returned leases.
 
         Raises
         ------
         FrameError
-            It is malformed, or does not fit what came before.
+            The frame is malformed or does not fit earlier ones.
         """
         if kind is Kind.SEGMENT:
             if len(numbers) != 2 or numbers[0] in self._segments or len(self._segments) >= _MOST_SEGMENTS:
-                raise FrameError(f"a segment that is malformed, known, or beyond the {_MOST_SEGMENTS} that are allowed")
+                raise FrameError(f"a segment is malformed, known already, or beyond the limit of {_MOST_SEGMENTS}")
             descriptor = self._wire.take_descriptor()
             try:
                 self._segments[numbers[0]] = Mapping(descriptor, numbers[1])
@@ -151,32 +151,32 @@ class BorrowedArrays:
         elif self._on_release is not None:
             self._on_release(numbers)
         else:
-            raise FrameError("leases come back, but none were given")
+            raise FrameError("leases were returned, but none were given")
 
     def close(self) -> None:
-        """Unmap the segments, but for those that arrays still lie in."""
+        """Unmap the segments, except those under arrays."""
         self._segments.clear()
 
 
 class StreamReader:
-    """Reads the messages of one connection; used by one thread at a time.
+    """Read the messages of one connection; used by one thread at a time.
 
     Source: V. Jacobson, "4BSD TCP header prediction", Computer Communication Review 20(2), 1990: a message that begins
-    like the one before it is recognised by a comparison and not taken apart.
+    like the previous one is recognised by a comparison and not parsed.
 
     Parameters
     ----------
     wire : Wire
     limits : Limits
-        Checked against what a frame announces, before memory is reserved for it.
+        Checked against the announced lengths, before memory is allocated.
     kinds : sequence of Kind
-        The kinds of messages that this end may receive.
+        The kinds of messages that this end accepts.
     lending : bool
-        The peer may refer to its shared memory.
+        Whether the peer may refer to its shared memory.
     returned : deque of int, optional
-        Takes the number of each lease whose array is gone; None where the reply gives it back.
+        Receives the lease of each freed array; None if the reply returns it.
     on_release : callable, optional
-        Takes the numbers of leases that the peer gives back.
+        Called with the leases that the peer returns.
     """
 
     def __init__(
@@ -192,54 +192,54 @@ class StreamReader:
         self._wire = wire
         self._limits = limits
         self._kinds = {int(kind): kind for kind in (*kinds, *(_TRANSPORT_KINDS if lending else ()))}
-        #: None where the transport has no shared memory.
+        #: None if the transport has no shared memory.
         self._borrowed = BorrowedArrays(wire, returned, on_release) if lending else None
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._stop = 0
         self._slab, self._slab_used = aligned_empty(_SLAB_BYTES).data, 0
         self._beginnings = {beginning_of(kind): kind for kind in kinds}
-        #: The same few descriptions come again and again: each is parsed once.
+        #: The same few descriptions repeat: each is parsed once.
         self._known: dict[bytes, _Known] = {}
-        #: Layout of the previous message.  Most messages have the same; one comparison shows it.
+        #: Layout of the previous message.  Most messages have the same one, which a comparison shows.
         self._expected = _NOTHING
         self._begun: _Begun | None = None
-        #: Of a message that is arriving, once :meth:`read` has waited for its rest; None between messages.
+        #: Progress of an arriving message, once :meth:`read` has waited for its rest; None between messages.
         self._progress: Progress | None = None
         #: See :meth:`wait_at_most`.
         self.patience_s: float = STALL_S
 
     @property
     def buffered(self) -> bool:
-        """True if :meth:`read` has something to do although the descriptor may not be readable."""
-        # Taken once: another thread may be reading.
+        """Whether :meth:`read` has work although the descriptor may not be readable."""
+        # Read once: another thread may be changing it.
         progress = self._progress
         if progress is not None:
             return self._wire.pending or progress.overdue
         return self._stop > self._start or self._wire.pending
 
     def wait_at_most(self, patience_s: float) -> None:
-        """Set how long :meth:`read` waits; :data:`wires.STALL_S` by default."""
+        """Set how long :meth:`read` waits; default: :data:`wires.STALL_S`."""
         self.patience_s = patience_s
         self._wire.wait_at_most(patience_s)
 
     def read(self) -> tuple[Kind, int, Message] | None:
-        """Return kind, request id and message of the next one; None where it was not complete in time.
+        """Return kind, request id and message of the next one; None if it was not complete in time.
 
-        The next call continues a message that has begun.
+        The next call continues a partly read message.
 
         Raises
         ------
         PeerUnavailableError
-            The peer ended the connection, or stalled in the middle of a message.
+            The peer closed the connection, or stalled in the middle of a message.
         FrameError
-            What came is not a message, or breaks a limit.  The connection has no meaning any more.
+            The data is not a message, or exceeds a limit.  The connection is unusable then.
         """
         if self._begun is not None:
             return self._go_on(self._begun)
         while True:
             if self._start == self._stop:
-                # A small message comes as a whole with this one call.
+                # This one call usually reads all of a small message.
                 self._start, self._stop = 0, self._wire.receive(self._view)
                 if not self._stop:
                     return None
@@ -248,14 +248,14 @@ class StreamReader:
                 beginning, request_id, description, header = fields.unpack_from(self._buffer, self._start)
                 kind = self._beginnings.get(beginning)
                 if description == expected and kind is not None:
-                    # Only the request, the header's bytes and the payload are new: all else was checked before.
+                    # Only request id, header and payload are new: the rest was checked before.
                     self._start += fields.size
                     return self._message(kind, request_id, header, described)
             if self._stop - self._start < FRAME_HEADER.size and not self._fill(FRAME_HEADER.size):
                 return None
             kind, flags, request_id, body_bytes = parse_frame_header(self._buffer, self._kinds, self._start)
             if not flags & FIRST:
-                raise FrameError("a frame goes on with a message, but on a socket each message is one frame")
+                raise FrameError("a frame continues a message, but on a socket each message is one frame")
             if kind in _MESSAGES:
                 head = self._head(body_bytes)
                 return None if head is None else self._message(kind, request_id, *head, sealed=bool(flags & SEALED))
@@ -265,29 +265,29 @@ class StreamReader:
                 return None
 
     def close(self) -> None:
-        """Release what the peer lends."""
+        """Release borrowed memory."""
         if self._borrowed is not None:
             self._borrowed.close()
         self._begun = None
 
     def _wait_until(self) -> float:
-        """Return until when :meth:`read` waits for the rest of a message."""
+        """Return the deadline of :meth:`read` for the rest of a message."""
         now_s = time.monotonic()
         if self._progress is None:
             self._progress = Progress()
         return now_s + self.patience_s
 
     def _leave(self, count: int, until_s: float) -> bool:
-        """Count received bytes; return True where :meth:`read` is to return without the rest."""
+        """Count received bytes; return whether :meth:`read` must return without the rest."""
         assert self._progress is not None
         if self._progress.stalled(count):
             raise PeerUnavailableError(
-                f"the peer stopped in the middle of a message: less than {LEAST_BYTES} bytes came in {STALL_S} s"
+                f"the peer stalled in the middle of a message: less than {LEAST_BYTES} bytes arrived in {STALL_S} s"
             )
         return not count or time.monotonic() >= until_s
 
     def _fill(self, needed: int) -> bool:
-        """Have at least ``needed`` bytes in the buffer; return False where they did not come in time."""
+        """Read until the buffer has ``needed`` bytes; return False at the deadline."""
         if self._stop - self._start >= needed:
             return True
         until_s = self._wait_until()
@@ -313,10 +313,7 @@ class StreamReader:
         self._start, self._stop = 0, len(content)
 
     def _head(self, body_bytes: int) -> tuple[bytes, Description] | None:
-        """Take what comes before a message's payload: its header bytes and its description, both checked.
-
-        Nothing is taken, and None returned, where they did not come in time.
-        """
+        """Consume header and description of a message, both checked; return None, consuming nothing, if late."""
         if body_bytes > self._limits.max_message_bytes:
             raise FrameError(f"a message of {body_bytes} bytes, but {self._limits.max_message_bytes} is the limit")
         if not self._fill(HEAD_START):
@@ -331,7 +328,7 @@ class StreamReader:
         if known is None:
             described = parse_description(description[FRAME_HEADER.size - LENGTH_START :], self._borrowed is not None)
             if header_start + header_bytes - FRAME_HEADER.size + described.payload_bytes != body_bytes:
-                raise FrameError(f"a body of {body_bytes} bytes is announced, but the message has others")
+                raise FrameError(f"a body of {body_bytes} bytes is announced, but the message has another length")
             fields = struct.Struct(f"<{BEGINNING_BYTES}sQ{len(description)}s{header_bytes}s")
             known = _Known(fields, description, described)
             if len(self._known) >= _MOST_DESCRIPTIONS:
@@ -349,7 +346,7 @@ class StreamReader:
         described: Description,
         sealed: bool = False,
     ) -> tuple[Kind, int, Message] | None:
-        """Take a message's payload; None where it did not come as a whole in time."""
+        """Read a message's payload; return None if it is not complete in time."""
         if not (described.arrays or sealed):
             return kind, request_id, Message(header)
         payload, base, got = self._payload(described.payload_bytes)
@@ -363,13 +360,13 @@ class StreamReader:
         return kind, request_id, Message(header, self._arrays(described, payload, base))
 
     def _go_on(self, begun: _Begun) -> tuple[Kind, int, Message] | None:
-        """Take more of a payload; return the message where that was the rest."""
+        """Read more of a payload; return the message once it is complete."""
         until_s = self._wait_until()
         size_bytes, checking = begun.described.payload_bytes, begun.checking
         memory = begun.memory[begun.base : begun.base + size_bytes]
         while begun.got < size_bytes:
             start = begun.got
-            # What has come is checked while it is in the cache.
+            # The checksum is updated while the bytes are in the cache.
             count = self._wire.receive(memory[start : None if checking is None else start + PIECE_BYTES], whole=True)
             begun.got += count
             if checking is not None:
@@ -384,7 +381,7 @@ class StreamReader:
 
     def _arrays(self, described: Description, payload: memoryview, base: int) -> tuple[np.ndarray, ...]:
         if described.lends:
-            # Only descriptions of a transport with shared memory say so.
+            # Only a transport with shared memory has such descriptions.
             assert self._borrowed is not None
             return tuple([self._borrowed.array(array, payload, base) for array in described.arrays])
         if len(described.arrays) == 1:
@@ -393,9 +390,9 @@ class StreamReader:
         return tuple([np.ndarray(shape, dtype, payload, base + offset) for dtype, shape, offset, _ in described.arrays])
 
     def _payload(self, size_bytes: int) -> tuple[memoryview, int, int]:
-        """Return the memory that a payload goes into, where in it, and how many bytes of it were there already."""
+        """Return the memory for a payload, the offset in it, and the number of bytes that are read already."""
         if size_bytes <= _SMALL_BYTES:
-            # Small payloads share memory, which is cheaper than an array for each.
+            # Small payloads share a slab, which is cheaper than an array for each.
             base = self._slab_used
             if base + size_bytes > _SLAB_BYTES:
                 self._slab, base = aligned_empty(_SLAB_BYTES).data, 0
@@ -410,7 +407,7 @@ class StreamReader:
         return memory, base, got
 
     def _transport_frame(self, kind: Kind, body_bytes: int) -> bool:
-        """Take a frame of the transport's own; return False where it did not come in time."""
+        """Process a frame of the transport's own; return False if it is late."""
         if not 0 < body_bytes <= MOST_CONTROL_BYTES or body_bytes % _NUMBER.size:
             raise FrameError(f"a frame of kind {kind.name} with a body of {body_bytes} bytes")
         if not self._fill(FRAME_HEADER.size + body_bytes):

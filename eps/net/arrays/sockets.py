@@ -1,22 +1,22 @@
-"""The vans over sockets of this system, TCP, Unix, and Unix with shared memory, and their answering end.
+"""Vans over TCP sockets, Unix sockets, and Unix sockets with shared memory; and their answering end.
 
-Members of a job on one host listen on Unix sockets in the folder of its sockets, which only its user can enter.  In a
-job between hosts, members that meet on one of them use an abstract Unix socket, an address that begins with ``@``: it
-has a name, no file, and goes with its listener.
+Members of a job on one host listen on Unix sockets in its socket folder, which only its user can enter.  In a job
+between hosts, members on the same host use an abstract Unix socket, whose address begins with ``@``: it has a name but
+no file, and ends with its listener.
 
-When two ends meet, each proves to the other that it has the job's token: a challenge each way, before any frame.  The
-four messages have fixed lengths, so that a stranger cannot make an end reserve memory::
+When two ends connect, each proves to the other that it has the job's token: a challenge each way, before any frame.
+The four messages have fixed lengths, so that a stranger cannot make an end allocate memory::
 
     connector -> listener    magic "EPSH" | version u8 | zero u8[3] | nonce[32]
     listener  -> connector   nonce[32] | proof[32]     of both nonces, as the listener
     connector -> listener    proof[32]                 of both nonces, as the connector
-    listener  -> connector   the frame HELLO: requests are taken
+    listener  -> connector   the frame HELLO: requests are accepted
 
-A proof is an HMAC with the token as its key; it names the role and the transport, so that no end can be made to answer
-its own challenge, and nothing can be relayed from one transport to another.  The token itself never travels.
+A proof is an HMAC with the token as its key.  It includes the role and the transport, so that no end can be made to
+answer its own challenge, and no proof can be relayed to another transport.  The token itself is never sent.
 
-Source: the challenge-response of RFC 5802 (SCRAM) and RFC 2195, with mutual proof.  Deviation: no channel binding:
-against an attacker who can change packets on the way there is TLS.
+Source: the challenge-response of RFC 5802 (SCRAM) and RFC 2195, with mutual proof.  Deviation: no channel binding; TLS
+protects against an attacker who can change packets.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ logger = logging.getLogger(__name__)
 TCP, UNIX, SHARED_MEMORY = "tcp", "unix", "shm"
 TRANSPORTS = (SHARED_MEMORY, UNIX, TCP)
 _JOIN_S = 5.0
-# Looking a member of an enumeration up takes ten times as long.
+# Looking up an enumeration member takes ten times as long.
 _REPLY = Kind.REPLY
 _BACKLOG = 512
 #: Longest greeting of a listener, in bytes.
 MOST_HELLO_BYTES = 16 * 1024
 _HELLO_LIMITS = Limits(max_header_bytes=MOST_HELLO_BYTES, max_arrays=0)
-#: Most connections whose handshake is under way.  A further one replaces the oldest: strangers hold few threads.
+#: Maximum number of handshakes at a time.  One more replaces the oldest, so that strangers hold few threads.
 _MOST_STRANGERS = 64
 
 MAGIC = b"EPSH"
@@ -76,12 +76,12 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32
 CHALLENGE_BYTES = 8 + NONCE_BYTES
 ANSWER_BYTES = NONCE_BYTES + PROOF_BYTES
-#: How long a peer may take for all of it.
+#: Time limit for all of the handshake.
 HANDSHAKE_TIMEOUT_S = 10.0
 
 _PREFIX = MAGIC + bytes([VERSION, 0, 0, 0])
 _LISTENER, _CONNECTOR = b"eps van listener", b"eps van connector"
-#: Where no token is asked, both ends use this one: the messages stay the same.
+#: Both ends use this token if none is required, so that the messages stay the same.
 _OPEN = JobToken(b"no token is asked")
 
 
@@ -91,19 +91,19 @@ class SocketVan:
     Parameters
     ----------
     transport : str
-        ``tcp``, ``unix`` or ``shm``: a Unix socket whose large arrays stay in shared memory.
+        ``tcp``, ``unix`` or ``shm``: a Unix socket, with large arrays in shared memory.
     security : Security
-        Both ends must prove its token.  With TLS, connections are encrypted, and there is no shared memory.
+        Both ends must prove its token.  With TLS, connections are encrypted and there is no shared memory.
     limits : Limits, optional
     arena : Arena, optional
-        Shared memory to lend from; one of the van's own by default.
+        Shared memory to lend from; by default the van creates one.
     max_connections : int
-        To one listener; a further one is refused.
+        Maximum connections per listener; more are refused.
 
     Raises
     ------
     ConfigError
-        The transport is unknown, or shared memory was asked for together with TLS.
+        The transport is unknown, or is shared memory with TLS.
     """
 
     def __init__(
@@ -126,11 +126,11 @@ class SocketVan:
 
     @property
     def lends(self) -> bool:
-        """True over shared memory."""
+        """Whether the transport has shared memory."""
         return self.arena is not None
 
     def empty(self, shape: int | tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
-        """Return an uninitialised array that this van sends without a copy."""
+        """Return an uninitialised array, which this van can send without a copy if it is large enough to be lent."""
         if self.arena is not None:
             size_bytes = math.prod(shape if isinstance(shape, tuple) else (shape,)) * np.dtype(dtype).itemsize
             if size_bytes >= LEND_BYTES:
@@ -138,7 +138,7 @@ class SocketVan:
         return np.empty(shape, dtype)
 
     def listen(self, handler: Handler, host: str = "127.0.0.1", port: int = 0, hello: bytes = b"") -> SocketListener:
-        """Take connections; ``host`` may be the name of an abstract Unix socket, with ``@`` before it."""
+        """Accept connections; ``host`` may be the name of an abstract Unix socket, with ``@`` before it."""
         address = Address(host, port)
         if self.transport == TCP:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -164,11 +164,11 @@ class SocketVan:
         return SocketListener(self, listening, address, handler, hello)
 
     def connect(self, address: Address, timeout_s: float = 10.0) -> SocketConnection:
-        """Connect to a listener; a refused connection fails at once, with any ``timeout_s``."""
+        """Connect to a listener; a refused connection fails at once, whatever ``timeout_s``."""
         return self.meet(address, timeout_s)[0]
 
     def meet(self, address: Address, timeout_s: float = 10.0) -> tuple[SocketConnection, bytes]:
-        """Connect as :meth:`connect`; return the connection and the listener's greeting."""
+        """Connect as :meth:`connect` does; return the connection and the listener's greeting."""
         deadline_s = time.monotonic() + timeout_s
         unix = address.is_unix or address.host.startswith("@")
         if unix == (self.transport == TCP):
@@ -180,7 +180,7 @@ class SocketVan:
             else:
                 sock = _connect_tcp(address, timeout_s)
         except (OSError, OverflowError, ValueError) as error:
-            # The last two: a peer may offer an invalid name or port.
+            # OverflowError, ValueError: a peer may offer an invalid name or port.
             raise PeerUnavailableError(f"no process listens on {address}: {error}") from error
         try:
             wire, hello = self._greet(sock, deadline_s)
@@ -189,7 +189,7 @@ class SocketVan:
             raise type(error)(f"{address}: {error}") from error
         except OSError as error:
             sock.close()
-            raise PeerUnavailableError(f"{address} ended the connection: {error}") from error
+            raise PeerUnavailableError(f"{address} closed the connection: {error}") from error
         return SocketConnection(wire, str(address), self.transport, self.limits, self.arena), hello
 
     def _unix_path(self, address: Address) -> SocketPath:
@@ -203,7 +203,7 @@ class SocketVan:
         try:
             return self._prove(sock, deadline_s)
         except BaseException:
-            # Once wrapped, the caller's socket does not own the descriptor any more.
+            # Wrapping moved the descriptor out of the caller's socket.
             sock.close()
             raise
 
@@ -211,7 +211,7 @@ class SocketVan:
         handshake = ConnectorHandshake(self.security.token, self.transport)
         sock.sendall(handshake.challenge())
         sock.sendall(handshake.proof(receive_exactly(sock, ANSWER_BYTES, deadline_s)))
-        # The listener has proved the token: where it ends the connection here, it is closing or full.
+        # The listener has proved the token.  If it closes the connection here, it is closing or full.
         hello = _hello_of(sock, deadline_s)
         return _wire_of(sock, self.transport), hello
 
@@ -223,18 +223,18 @@ def _hello_of(sock: socket.socket, deadline_s: float) -> bytes:
         _, flags, request_id, _ = parse_frame_header(head, {int(Kind.HELLO): Kind.HELLO})
         hello_bytes, _ = described_lengths(head, _HELLO_LIMITS)
     except FrameError as error:
-        raise ProtocolError(f"the listener does not greet as one: {error}") from None
+        raise ProtocolError(f"the listener's greeting is malformed: {error}") from None
     said = b"" if not hello_bytes else receive_exactly(sock, hello_bytes, deadline_s)
     if (flags, request_id) != (FIRST, 0) or head + said != b"".join(
         bytes(piece) for piece in whole(Message(said), 0, Kind.HELLO)
     ):
-        raise ProtocolError("the listener does not greet as one")
+        raise ProtocolError("the listener's greeting is malformed")
     return said
 
 
 def _connect_tcp(address: Address, timeout_s: float) -> socket.socket:
     sock = socket.create_connection((address.host, address.port), timeout_s)
-    # Before TLS shakes hands: its short messages would each wait for an acknowledgement.
+    # Before the TLS handshake: its short messages would each wait for an acknowledgement.
     prepare(sock)
     return sock
 
@@ -257,22 +257,22 @@ def _wire_of(sock: socket.socket, transport: str) -> Wire:
 
 
 def _end(sock: socket.socket) -> None:
-    """Shut down a connection whose handshake is under way; its thread closes the socket."""
+    """Shut down a connection during its handshake; its thread closes the socket."""
     try:
-        # The plain one: TLS's would drop the session that the thread uses.
+        # The plain method: TLS's would drop the session that the thread uses.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
     except OSError:
-        # It has ended already.
+        # It was shut down already.
         return
 
 
 class SocketListener:
-    """A listening socket, and a thread for each connection to it.
+    """A listening socket, with a thread for each connection.
 
     Attributes
     ----------
     hello : bytes
-        Greeting for members that connect, at most :data:`MOST_HELLO_BYTES`.
+        Greeting for connecting members, at most :data:`MOST_HELLO_BYTES`.
     """
 
     def __init__(
@@ -298,7 +298,7 @@ class SocketListener:
 
     @property
     def address(self) -> Address:
-        """Where to connect."""
+        """The address to connect to."""
         return self._address
 
     def _accept(self) -> None:
@@ -308,27 +308,29 @@ class SocketListener:
             except OSError as error:
                 if self._closed:
                     return
-                # Out of descriptors, or the peer has disconnected already: connected members must not suffer from it.
-                self._failures.warning("%s cannot take a connection: %s", self._address, error)
+                # Out of descriptors, or the peer has disconnected already.  Connected members must not be affected.
+                self._failures.warning("%s cannot accept a connection: %s", self._address, error)
                 threading.Event().wait(0.05)
                 continue
             peer = peer_of(sock)
             if peer is not None and peer[1] not in (0, os.geteuid()):
-                self._refusals.warning("a connection to %s is refused: its peer is of user %s", self._address, peer[1])
+                self._refusals.warning(
+                    "a connection to %s was refused: its peer runs as user %s", self._address, peer[1]
+                )
                 sock.close()
                 continue
             with self._lock:
-                # Threads of strangers that were shut down may still run.
+                # Threads of disconnected strangers may still run.
                 full = len(self._threads) - len(self._served) >= 2 * _MOST_STRANGERS
                 if full or len(self._served) >= self._van.max_connections or self._closed:
                     sock.close()
                     continue
                 if len(self._strangers) >= _MOST_STRANGERS:
-                    # A member proves itself at once: the oldest stranger is none.
+                    # A member proves itself at once, so the oldest stranger is not a member.
                     oldest = next(iter(self._strangers))
                     del self._strangers[oldest]
                     self._crowds.warning(
-                        "of %d connections to %s that have not proved the token, the oldest is ended for another",
+                        "%d connections to %s have not proved the token: the oldest is closed for a new one",
                         _MOST_STRANGERS,
                         self._address,
                     )
@@ -336,7 +338,7 @@ class SocketListener:
                 self._strangers[sock] = None
                 thread = threading.Thread(target=self._run, args=(sock,), name="eps-van-serve", daemon=True)
                 try:
-                    # Inside the lock: a listener that is closed joins only threads that were started.
+                    # Inside the lock: a closing listener joins only threads that were started.
                     thread.start()
                 except RuntimeError as error:
                     self._failures.warning("%s cannot serve a connection: %s", self._address, error)
@@ -355,7 +357,7 @@ class SocketListener:
                 self._threads.discard(threading.current_thread())
 
     def _meet(self, sock: socket.socket) -> Wire | None:
-        """Return the wire of a peer that has proved the token; close the socket and return None where it has not."""
+        """Return the wire of a peer that has proved the token; else close the socket and return None."""
         deadline_s = time.monotonic() + HANDSHAKE_TIMEOUT_S
         wrapped = sock
         try:
@@ -365,11 +367,13 @@ class SocketListener:
                 ssl_socket = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
                 wrapped = ssl_socket
                 with self._lock:
-                    # From here on the wrapped socket is the one to shut down.
+                    # From here on the wrapped socket must be shut down.
                     if self._closed:
                         raise PeerUnavailableError("the listener is closed")
                     if sock not in self._strangers:
-                        raise PeerUnavailableError(f"it is the oldest of more than {_MOST_STRANGERS} strangers")
+                        raise PeerUnavailableError(
+                            f"it is the oldest of more than {_MOST_STRANGERS} unproved connections"
+                        )
                     self._strangers = {wrapped if one is sock else one: None for one in self._strangers}
                 ssl_socket.do_handshake()
             handshake = ListenerHandshake(self._van.security.token, self._van.transport)
@@ -379,7 +383,7 @@ class SocketListener:
             wrapped.sendall(b"".join(bytes(piece) for piece in whole(Message(self.hello), 0, Kind.HELLO)))
             return _wire_of(wrapped, self._van.transport)
         except (EpsError, OSError, ValueError) as error:
-            self._refusals.warning("a connection to %s is refused: %s", self._address, error)
+            self._refusals.warning("a connection to %s was refused: %s", self._address, error)
             wrapped.close()
             return None
         finally:
@@ -410,7 +414,7 @@ class SocketListener:
         try:
             self._listening.shutdown(socket.SHUT_RDWR)
         except OSError as error:
-            logger.debug("%s was not listening any more: %s", self._address, error)
+            logger.debug("%s was no longer listening: %s", self._address, error)
         self._listening.close()
         if self._address.is_unix:
             with suppress(OSError, EpsError), self._van.security.socket_path(self._address) as path:
@@ -428,9 +432,9 @@ class SocketListener:
 class _Served:
     """The answering end of a connection; its thread reads requests and calls the handler.
 
-    A thread that answers sends what the socket takes and never waits: it may have replies for other peers.  While more
-    than ``max_outgoing_bytes`` are queued for a peer, no further requests of it are read.  A peer that takes nothing
-    for long is disconnected.
+    An answering thread sends what the socket takes and never waits, since it may have replies for other peers.  While
+    more than ``max_outgoing_bytes`` are queued for a peer, its further requests are not read.  A peer that takes
+    nothing for long is disconnected.
     """
 
     def __init__(self, wire: Wire, handler: Handler, limits: Limits, arena: Arena | None) -> None:
@@ -457,23 +461,23 @@ class _Served:
                 received = self._reader.read()
                 if received is not None:
                     _, request_id, message = received
-                    # Freed now, not when the next request comes.
+                    # Free the message now, not at the next request.
                     received = None
                     handle(self._handler, message, Reply(self._answer, request_id))
                     del message
         except FrameError as error:
-            logger.warning("a connection is ended, its peer sent what is not a message: %s", error)
+            logger.warning("a connection was closed, its peer sent a malformed message: %s", error)
         except DeadlineError as error:
-            logger.warning("a connection is ended, its peer does not take what it asked for: %s", error)
+            logger.warning("a connection was closed, its peer does not read its replies: %s", error)
         except EpsError as error:
-            logger.debug("a connection has ended: %s", error)
+            logger.debug("a connection was closed: %s", error)
         except MemoryError as error:
-            logger.warning("a connection is ended, there is no memory for its message: %s", error)
+            logger.warning("a connection was closed, out of memory for its message: %s", error)
         finally:
             self.close()
 
     def close(self) -> None:
-        """Release all resources; call it where no thread reads."""
+        """Release all resources; call it when no thread reads."""
         self._wire.shut_down()
         self._writer.close()
         self._wire.close()
@@ -497,17 +501,17 @@ class _Served:
 
 
 class Reply:
-    """Answers one request, over any transport.
+    """The answer to one request, over any transport.
 
     Parameters
     ----------
     deliver : callable
-        Takes the request's id and a message or an error to the requester; drops it if the requester has disconnected.
+        Sends (request id, message or error) to the requester; drops it if the requester has disconnected.
     request_id : int
     """
 
     __slots__ = ("_answered", "_deliver", "_request_id")
-    #: Shared by all replies: held for two steps, which is cheaper than a lock for each reply.
+    #: One lock for all replies, held for two steps: cheaper than a lock for each.
     _lock = threading.Lock()
 
     def __init__(self, deliver: Callable[[int, Message | EpsError], None], request_id: int) -> None:
@@ -526,20 +530,20 @@ class Reply:
     def _answer(self, outcome: Message | EpsError) -> None:
         with self._lock:
             if self._answered:
-                raise ProtocolError("the request was answered before; a request has exactly one answer")
+                raise ProtocolError("the request was answered before: a request has exactly one answer")
             self._answered = True
         if isinstance(outcome, Message):
             TRAFFIC.sent(outcome)
         try:
             self._deliver(self._request_id, outcome)
         except (ProtocolError, MemoryError):
-            # The message was refused, or could not be laid out, before a byte was sent: the requester still waits.
+            # The message was refused before a byte was sent: the requester still waits.
             self._answered = False
             raise
 
 
 def handle(handler: Handler, message: Message, reply: ReplyTo) -> None:
-    """Call ``handler``; an error that it raises becomes the answer, so that the requester does not wait for ever."""
+    """Call ``handler``; if it raises, answer with the error, so that the requester does not wait for ever."""
     TRAFFIC.received(message)
     try:
         handler(message, reply)
@@ -554,13 +558,13 @@ def handle(handler: Handler, message: Message, reply: ReplyTo) -> None:
 
 
 class ConnectorHandshake:
-    """The connector's side.
+    """The connector's side of the handshake.
 
     Parameters
     ----------
     token : JobToken or None
     transport : str
-        Name of the transport that the messages travel on; part of the proofs.
+        Name of the transport; part of the proofs.
     """
 
     def __init__(self, token: JobToken | None, transport: str) -> None:
@@ -587,7 +591,7 @@ class ConnectorHandshake:
 
 
 class ListenerHandshake:
-    """The listener's side; parameters as of :class:`ConnectorHandshake`."""
+    """The listener's side of the handshake; parameters are those of :class:`ConnectorHandshake`."""
 
     def __init__(self, token: JobToken | None, transport: str) -> None:
         self._token = token or _OPEN
@@ -601,7 +605,7 @@ class ListenerHandshake:
         Raises
         ------
         AuthenticationError
-            What came is not a challenge of this version.
+            The data is not a challenge of this version.
         """
         if not challenge.startswith(_PREFIX):
             raise AuthenticationError(f"a connection begins with {challenge[:8]!r}, but must begin with {_PREFIX!r}")

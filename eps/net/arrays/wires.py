@@ -22,27 +22,27 @@ from eps.errors import FrameError, PeerUnavailableError
 
 Buffer = bytes | memoryview
 
-#: A peer is lost where less than :data:`LEAST_BYTES` of a message under way pass in this time.
+#: A peer counts as lost if less than :data:`LEAST_BYTES` of a message are transferred in this time.
 STALL_S = 20
-#: More than the system's buffers take in small pieces while the peer takes nothing.
+#: More than the system's buffers can take in small pieces while the peer reads nothing.
 LEAST_BYTES = 64 * 1024
-#: The kernel's timeouts may end this much too early.
+#: The kernel's timeouts may fire this much early.
 _TICK_S = 0.02
-#: Most descriptors that may come before the segments that they belong to.
+#: Maximum number of received descriptors whose segments have not arrived.
 _MOST_DESCRIPTORS = 256
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 _ANCILLARY_BYTES = socket.CMSG_SPACE(16 * _DESCRIPTOR_BYTES)
-#: Pieces in one ``sendmsg``; the kernel takes 1024.
+#: Pieces in one ``sendmsg``; the kernel's limit is 1024.
 _MOST_PIECES = 512
 _SOCKET_BUFFER_BYTES = 4 << 20
 #: Linux: pid, uid and gid of the process that called ``connect``, or ``listen``.
 _CREDENTIALS = struct.Struct("iII")
 _TIMEVAL = struct.Struct("@ll")
-#: TCP is fastest in pieces that stay in the cache between the two ends: 3.3 GB/s against 2.3 with 40 MB a call.
+#: TCP is fastest in pieces that stay in the cache between the two ends: 3.3 GB/s, against 2.3 with 40 MB per call.
 _TCP_PIECE_BYTES = 1 << 20
-#: Most that OpenSSL gets at once: it reports only whether it took all of it, not how much.
+#: Maximum that OpenSSL gets at once: it reports only whether it took all, not how much.
 _TLS_PIECE_BYTES = 1 << 20
-# As plain numbers: joining Python's own flags costs as much as a small message.
+# Plain numbers: combining Python's flag objects costs as much as a small message.
 _SEND, _SEND_NOW = int(socket.MSG_NOSIGNAL), int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 _WAIT_FOR_ALL, _CLOSE_ON_EXEC = int(socket.MSG_WAITALL), int(socket.MSG_CMSG_CLOEXEC)
 
@@ -50,33 +50,33 @@ _WAIT_FOR_ALL, _CLOSE_ON_EXEC = int(socket.MSG_WAITALL), int(socket.MSG_CMSG_CLO
 class Wire(Protocol):
     """One connected socket."""
 
-    #: Process at the other end; 0 where it is not of this host, or not known.
+    #: Pid at the other end; 0 if unknown or on another host.
     peer_pid: int
 
     @property
     def pending(self) -> bool:
-        """True if there is something to receive although the descriptor may not be readable."""
+        """Whether there is data to receive although the descriptor may not be readable."""
 
     def fileno(self) -> int:
         """Return the descriptor, for ``poll``."""
 
     def receive(self, into: memoryview, whole: bool = False) -> int:
-        """Receive at least one byte; return how many, or 0 where none came in time.
+        """Receive at least one byte; return the count, or 0 at the timeout.
 
-        Where ``whole`` is true, ``into`` is the rest of a payload: the wire may wait until it is full.  The time is
+        If ``whole`` is true, ``into`` is the rest of a payload, and the wire may wait until it is full.  The timeout is
         :data:`STALL_S`, or that of :meth:`wait_at_most`.
 
         Raises
         ------
         PeerUnavailableError
-            The peer has ended the connection.
+            The peer has closed the connection.
         """
 
     def wait_at_most(self, patience_s: float) -> None:
-        """Set how long :meth:`receive` waits."""
+        """Set the timeout of :meth:`receive`."""
 
     def send_now(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
-        """Send what the socket takes without waiting; return how many bytes.
+        """Send what the socket takes without waiting; return the number of bytes.
 
         Raises
         ------
@@ -85,16 +85,16 @@ class Wire(Protocol):
         """
 
     def send_some(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
-        """Send, and wait for a part of :data:`STALL_S`; return how many bytes, 0 where none in that time.
+        """Send, waiting for at most a part of :data:`STALL_S`; return the number of bytes, 0 if none were sent.
 
         Raises
         ------
         OSError
-            The connection is broken; or the wire has waited for :data:`STALL_S`, and the peer took nothing.
+            The connection is broken, or the peer took nothing for :data:`STALL_S`.
         """
 
     def take_descriptor(self) -> int:
-        """Return the oldest descriptor that has come, and forget it.
+        """Remove and return the oldest received descriptor.
 
         Raises
         ------
@@ -103,17 +103,17 @@ class Wire(Protocol):
         """
 
     def hung_up(self) -> bool:
-        """Return True if the peer has ended the connection."""
+        """Return whether the peer has closed the connection."""
 
     def shut_down(self) -> None:
-        """End the connection at both ends; wakes the threads that wait for this wire."""
+        """Shut down both directions; wakes the threads that wait for this wire."""
 
     def close(self) -> None:
-        """Close the descriptor; the wire cannot be used any more."""
+        """Close the descriptor; the wire is unusable afterwards."""
 
 
 class Progress:
-    """Tells a slow peer from a lost one, while a message is under way."""
+    """Distinguishes a slow peer from a lost one, while a message is transferred."""
 
     __slots__ = ("_passed_bytes", "_since_s")
 
@@ -126,11 +126,11 @@ class Progress:
 
     @property
     def overdue(self) -> bool:
-        """True where less than :data:`LEAST_BYTES` have passed in :data:`STALL_S`."""
+        """Whether less than :data:`LEAST_BYTES` were transferred in :data:`STALL_S`."""
         return time.monotonic() - self._since_s >= STALL_S - _TICK_S
 
     def stalled(self, count: int) -> bool:
-        """Count bytes that have passed; return True where they are too few for the time that they took."""
+        """Count transferred bytes; return whether they were too few for the elapsed time."""
         self._passed_bytes += count
         if self._passed_bytes >= LEAST_BYTES:
             self.begin()
@@ -139,7 +139,7 @@ class Progress:
 
 
 def hung_up(descriptor: int) -> bool:
-    """Return True if the peer of a socket has ended the connection."""
+    """Return whether the peer of a socket has closed the connection."""
     if descriptor < 0:
         return True
     poller = select.poll()
@@ -148,7 +148,7 @@ def hung_up(descriptor: int) -> bool:
 
 
 def peer_of(sock: socket.socket) -> tuple[int, int] | None:
-    """Return process and user at the other end of a Unix socket, of this machine; None of any other socket."""
+    """Return pid and user id of the peer of a Unix socket; None for other sockets."""
     if sock.family != socket.AF_UNIX:
         return None
     pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
@@ -156,35 +156,35 @@ def peer_of(sock: socket.socket) -> tuple[int, int] | None:
 
 
 class PlainWire:
-    """A stream socket as it is.
+    """A stream socket without encryption.
 
     Parameters
     ----------
     sock : socket
-        Connected; owned from now on.
+        Connected; owned by this object.
     passes_descriptors : bool
-        A Unix socket that shared memory is used with.
+        A Unix socket that is used with shared memory.
     """
 
     def __init__(self, sock: socket.socket, passes_descriptors: bool = False) -> None:
         prepare(sock)
         sock.settimeout(None)
-        # The kernel's own deadlines: no poll before each call.
+        # Timeouts of the kernel avoid a poll before each call.
         self._sock = sock
         self.wait_at_most(STALL_S)
-        # A part of it, so that the sender can measure progress.
+        # A part of :data:`STALL_S`, so that the sender can measure progress.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(STALL_S / 4))
         self._passes = passes_descriptors
         peer = peer_of(sock)
         unix, self.peer_pid = peer is not None, 0 if peer is None else peer[0]
-        #: Most that one call moves.
+        #: Maximum bytes per call.
         self._piece_bytes = sys.maxsize if unix else _TCP_PIECE_BYTES
         self._whole_flags = _WAIT_FOR_ALL if unix else 0
         self._descriptors: deque[int] = deque()
 
     @property
     def pending(self) -> bool:
-        """False: the descriptor shows everything there is to receive."""
+        """False: the descriptor shows all available data."""
         return False
 
     def fileno(self) -> int:
@@ -207,15 +207,15 @@ class PlainWire:
         except OSError as error:
             raise PeerUnavailableError(f"the connection broke: {error}") from error
         if count == 0:
-            raise PeerUnavailableError("the peer ended the connection")
+            raise PeerUnavailableError("the peer closed the connection")
         return count
 
     def wait_at_most(self, patience_s: float) -> None:
-        """Receive with this patience."""
+        """Set the timeout of :meth:`receive`."""
         try:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(patience_s))
         except OSError:
-            # The wire is closed; the next call raises that.
+            # The wire is closed; the next call raises.
             return
 
     def _keep(self, ancillary: list[tuple[int, int, bytes]]) -> None:
@@ -225,12 +225,12 @@ class PlainWire:
                 found.frombytes(content[: len(content) - len(content) % _DESCRIPTOR_BYTES])
                 self._descriptors.extend(found)
         if len(self._descriptors) > _MOST_DESCRIPTORS:
-            raise FrameError(f"more than {_MOST_DESCRIPTORS} descriptors came without a segment that they are for")
+            raise FrameError(f"more than {_MOST_DESCRIPTORS} descriptors arrived without their segments")
 
     def take_descriptor(self) -> int:
-        """Return the oldest descriptor."""
+        """Remove and return the oldest received descriptor."""
         if not self._descriptors:
-            raise FrameError("a segment came without its descriptor")
+            raise FrameError("a segment arrived without its descriptor")
         return self._descriptors.popleft()
 
     def send_now(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
@@ -263,7 +263,7 @@ class PlainWire:
         return self._sock.sendmsg(pieces[:_MOST_PIECES], (), flags)
 
     def hung_up(self) -> bool:
-        """Return True if the peer has ended the connection."""
+        """Return whether the peer has closed the connection."""
         return hung_up(self._sock.fileno())
 
     def shut_down(self) -> None:
@@ -284,8 +284,8 @@ class PlainWire:
 class TlsWire:
     """A socket under TLS.
 
-    OpenSSL's connection may not be used by two threads at once, so every call of it is made under a lock and never
-    waits; waiting is done on the socket, outside the lock.
+    Two threads may not use an OpenSSL connection at once.  So every call is made under a lock and never blocks; waiting
+    is done on the socket, outside the lock.
     """
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
@@ -313,12 +313,12 @@ class TlsWire:
             if got is None:
                 return count
             if got == 0:
-                raise PeerUnavailableError("the peer ended the connection")
+                raise PeerUnavailableError("the peer closed the connection")
             count += got
         return count
 
     def _receive(self, into: memoryview, deadline_s: float) -> int | None:
-        """Receive what there is; None where nothing came in time."""
+        """Receive available data; return None at the deadline."""
         while True:
             try:
                 with self._lock:
@@ -331,12 +331,12 @@ class TlsWire:
                 return None
 
     def wait_at_most(self, patience_s: float) -> None:
-        """Receive with this patience."""
+        """Set the timeout of :meth:`receive`."""
         self._patience_s = patience_s
 
     @property
     def pending(self) -> bool:
-        """True where OpenSSL holds bytes that the socket does not have any more."""
+        """Whether OpenSSL holds decrypted bytes that are no longer in the socket."""
         with self._lock:
             return self._sock.fileno() >= 0 and self._sock.pending() > 0
 
@@ -345,18 +345,18 @@ class TlsWire:
         try:
             poller.register(self._sock.fileno(), events)
         except ValueError as error:
-            # No descriptor any more.
+            # The descriptor is closed.
             raise OSError(f"the connection was closed: {error}") from error
         return bool(poller.poll(max(0.0, deadline_s - time.monotonic()) * 1000))
 
     def take_descriptor(self) -> int:
-        """Refuse: descriptors do not travel under TLS."""
-        raise FrameError("a segment came over TLS, which carries no descriptors")
+        """Refuse: TLS cannot carry descriptors."""
+        raise FrameError("a segment arrived over TLS, which cannot carry descriptors")
 
     def send_now(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
         """Send the first piece, or its beginning, without waiting.
 
-        Where it returns 0, a part of the record may have left: :meth:`send_some` must be next, with the same pieces.
+        If it returns 0, a part of the TLS record may have been sent: call :meth:`send_some` next, with the same pieces.
         """
         try:
             with self._lock:
@@ -368,7 +368,7 @@ class TlsWire:
 
     def send_some(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> int:
         """Send the first piece, or its beginning."""
-        # The same memory at each attempt: a record that was begun must be repeated with the very same bytes.
+        # The same memory at each attempt: a partly sent record must be repeated with the same bytes.
         piece = memoryview(pieces[0])[:_TLS_PIECE_BYTES]
         deadline_s = time.monotonic() + STALL_S
         while True:
@@ -384,15 +384,15 @@ class TlsWire:
             if not self._wait(events, deadline_s):
                 raise TimeoutError(f"the peer took nothing for {STALL_S} s")
             if events == select.POLLOUT:
-                # The socket was full and has room again, so the peer has taken something.
+                # The socket has room again, so the peer has read something.
                 deadline_s = time.monotonic() + STALL_S
 
     def hung_up(self) -> bool:
-        """Return True if the peer has gone."""
+        """Return whether the peer has closed the connection."""
         return hung_up(self._sock.fileno())
 
     def shut_down(self) -> None:
-        """End the connection, without TLS's ``close_notify``: waiting threads must wake now."""
+        """Shut down without TLS's ``close_notify``: waiting threads must wake now."""
         try:
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
         except OSError:
@@ -423,7 +423,7 @@ def prepare(sock: socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Notice a machine that vanished after half a minute.
+    # Detect a lost machine after half a minute.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
@@ -431,31 +431,36 @@ def prepare(sock: socket.socket) -> None:
 
 
 def receive_exactly(sock: socket.socket, size_bytes: int, deadline_s: float) -> bytes:
-    """Return ``size_bytes`` bytes of a socket (plain or TLS) that is not a wire yet, by a time of the monotonic clock.
+    """Return ``size_bytes`` bytes from a socket (plain or TLS) before it becomes a wire.
+
+    Parameters
+    ----------
+    deadline_s : float, seconds
+        On the monotonic clock.
 
     Raises
     ------
     PeerUnavailableError
-        They did not come in time, or the peer ended the connection.
+        The deadline passed, or the peer closed the connection.
     """
     content = bytearray()
     while len(content) < size_bytes:
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
-            raise PeerUnavailableError(f"{len(content)} of {size_bytes} bytes of a handshake came in time")
+            raise PeerUnavailableError(f"the handshake timed out after {len(content)} of {size_bytes} bytes")
         sock.settimeout(left_s)
         try:
             piece = sock.recv(size_bytes - len(content))
         except OSError as error:
-            raise PeerUnavailableError(f"no handshake: {error}") from error
+            raise PeerUnavailableError(f"the handshake failed: {error}") from error
         if not piece:
-            raise PeerUnavailableError("the peer ended the connection during the handshake")
+            raise PeerUnavailableError("the peer closed the connection during the handshake")
         content += piece
     return bytes(content)
 
 
 def advanced(pieces: Sequence[Buffer], count: int) -> list[Buffer]:
-    """Return what is left of ``pieces`` after ``count`` bytes."""
+    """Return the rest of ``pieces`` after ``count`` bytes."""
     left = list(pieces)
     skipped = 0
     while skipped < len(left) and count >= len(left[skipped]):

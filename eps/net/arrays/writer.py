@@ -1,10 +1,10 @@
-"""Sending messages over a socket: small ones as one buffer, large ones from where they lie, or lent.
+"""Sending messages over a socket: small ones as one buffer, large ones from their own memory, or lent.
 
-:class:`MessageWriter` makes the frame of a message.  :class:`Lender` lends large arrays in shared memory, where the
-peer reads them.  :class:`StreamWriter` writes from any thread what the socket takes at once; its own thread writes the
+:class:`MessageWriter` builds the frame of a message.  :class:`Lender` lends large arrays in shared memory, where the
+peer reads them.  :class:`StreamWriter` sends from any thread what the socket takes at once; its own thread sends the
 rest.
 
-Source: performance.md sections 1 and 2 (no bytes objects in between; ``sendmsg`` from where a message lies).
+Source: performance.md sections 1 and 2 (no bytes objects in between; ``sendmsg`` from a message's own memory).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from eps.net.arrays.wires import LEAST_BYTES, STALL_S, Buffer, Progress, Wire, a
 
 logger = logging.getLogger(__name__)
 
-#: From here on an array is lent rather than copied through the socket.
+#: Arrays of this size or more are lent instead of copied through the socket.
 LEND_BYTES = 32 * 1024
 _SEGMENT = struct.Struct("<QQ")
 _NUMBER = struct.Struct("<Q")
@@ -35,7 +35,7 @@ _NUMBER = struct.Struct("<Q")
 
 @dataclass(slots=True)
 class Part:
-    """Pieces that leave together."""
+    """Pieces that are sent together."""
 
     pieces: list[Buffer]
     descriptors: tuple[int, ...] = ()
@@ -50,29 +50,29 @@ class _Queued:
 
 
 class StreamWriter:
-    """Writes to one connection, from any thread what the socket takes at once, and the rest on its own thread.
+    """Write to one connection: from any thread what the socket takes at once, the rest on its own thread.
 
-    A sender waits for the peer only where the connection's queue is full, and never where ``senders_wait`` is false.
+    A sender waits for the peer only if the connection's queue is full, and never if ``senders_wait`` is false.
 
     Parameters
     ----------
     wire : Wire
     limits : Limits
     name : str
-        Of the thread, which is started when it is first needed.
+        Name of the thread, which is started on demand.
     on_broken : callable
-        Takes the reason when sending fails.
+        Called with the reason when sending fails.
     patience_s : float, seconds
         How long a sender waits while the queue is full.
     senders_wait : bool
-        False where senders serve other peers too; then :meth:`await_taken` bounds the queue.
+        False if senders serve other peers too; then :meth:`await_taken` bounds the queue.
     on_waiting : callable, optional
-        Called with 1 when a thread begins to wait for room and with -1 when that ends; must not wait itself.
+        Called with 1 when a thread begins to wait for room and with -1 when it stops; must not block.
 
     Attributes
     ----------
     waiting_bytes : int
-        Of the messages that are not sent as a whole.
+        Bytes of the messages that are not completely sent.
     """
 
     def __init__(
@@ -97,18 +97,18 @@ class StreamWriter:
         self._changed = threading.Condition(self._lock)
         self._queue: deque[_Queued] = deque()
         self.waiting_bytes = 0
-        #: A thread is sending, outside the lock; it may go on after the close.
+        #: Whether a thread is sending, outside the lock; it may continue after the close.
         self._busy = False
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def send_frame(self, frame: bytes) -> bool:
-        """Send a small frame, as :meth:`send` does; makes no objects where the socket takes it at once."""
+        """Send a small frame, as :meth:`send` does; allocates nothing if the socket takes it at once."""
         sent = -1
         try:
             with self._lock:
                 if not (self._busy or self._queue or self._closed):
-                    # Under the lock: it does not wait, and a small frame is copied in no time.
+                    # Under the lock: it does not block, and copying a small frame is fast.
                     sent = self._wire.send_now((frame,))
                     if sent < len(frame):
                         rest = Part([memoryview(frame)[sent:]])
@@ -129,10 +129,10 @@ class StreamWriter:
         return True
 
     def send(self, parts: Sequence[Part], size_bytes: int, *, has_waited: bool = False) -> bool:
-        """Send ``parts`` in order, with nothing between them; return False where the writer is closed.
+        """Send ``parts`` in order, with nothing in between; return False if the writer is closed.
 
-        ``has_waited`` says that :meth:`await_room` has admitted the message: then it does not wait again, even where
-        other threads have filled the queue meanwhile.
+        ``has_waited`` means that :meth:`await_room` has admitted the message: it does not wait again, even if other
+        threads have filled the queue meanwhile.
 
         Raises
         ------
@@ -156,7 +156,7 @@ class StreamWriter:
         except OSError as error:
             self._on_broken(f"sending failed: {error}")
         except BaseException as error:
-            # An interrupt, say: half a message may have been sent, and nothing can follow it.
+            # For example an interrupt: the message may be sent in part, so nothing can follow it.
             self._on_broken(f"sending was interrupted: {type(error).__name__}")
             raise
         finally:
@@ -172,7 +172,8 @@ class StreamWriter:
         return True
 
     def await_room(self, size_bytes: int) -> None:
-        """Wait, where senders do, until the queue admits a message; for a caller that cannot undo its preparations.
+        """Wait until the queue admits a message, unless senders never wait; for a caller that cannot undo its
+        preparations.
 
         Raises
         ------
@@ -184,12 +185,15 @@ class StreamWriter:
                 self._await_room(size_bytes)
 
     def await_taken(self) -> None:
-        """Wait until the queue is within its limit; for a listener, whose handlers send.  Raises as :meth:`send`."""
+        """Wait until the queue is within its limit; for a listener, whose replies never wait.
+
+        Raises the errors of :meth:`send`.
+        """
         with self._changed:
             self._await_room(0)
 
     def _send_now(self, parts: Sequence[Part]) -> deque[Part] | None:
-        """Send what goes without waiting; return what is left."""
+        """Send what the socket takes without waiting; return the rest."""
         for i, part in enumerate(parts):
             if not _took(part, self._wire.send_now(part.pieces, part.descriptors)):
                 return deque(parts[i:])
@@ -201,7 +205,7 @@ class StreamWriter:
         deadline_s = time.monotonic() + self._patience_s
         try:
             self._on_waiting(1)
-            # One message always may wait, however long it is.
+            # A single message is always admitted, whatever its length.
             while self.waiting_bytes and self.waiting_bytes + size_bytes > self._max_bytes:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
@@ -222,7 +226,7 @@ class StreamWriter:
         if self._thread is None and not self._closed:
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             thread.start()
-            # Not before: one that could not be started is tried again.
+            # Not before the start: a failed start is retried.
             self._thread = thread
         self._changed.notify_all()
 
@@ -241,15 +245,15 @@ class StreamWriter:
             try:
                 self._send_all(queued.parts, progress)
             except BaseException as error:
-                # Of any kind: half a message may have been sent, and nothing can follow it.
+                # Any exception: the message may be sent in part, so nothing can follow it.
                 with self._changed:
-                    # A thread that waits for room must not wait for a broken connection.
+                    # Threads must not wait for room on a broken connection.
                     self._closed = True
                     self._queue.clear()
                     waiting_bytes, self.waiting_bytes = self.waiting_bytes, 0
                 if not isinstance(error, OSError) or isinstance(error, TimeoutError):
                     logger.warning(
-                        "a connection is ended while %d bytes wait to be sent: %s: %s",
+                        "a connection was closed with %d unsent bytes: %s: %s",
                         waiting_bytes,
                         type(error).__name__,
                         error,
@@ -265,7 +269,7 @@ class StreamWriter:
                     self._changed.notify_all()
 
     def _send_all(self, parts: deque[Part], progress: Progress) -> None:
-        """Send parts, and wait for the peer as long as it makes progress."""
+        """Send parts, waiting for the peer while it makes progress."""
         while parts:
             sent = self._wire.send_some(parts[0].pieces, parts[0].descriptors)
             if _took(parts[0], sent):
@@ -274,14 +278,14 @@ class StreamWriter:
                 raise TimeoutError(f"the peer took less than {LEAST_BYTES} bytes in {STALL_S} s")
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Drop the queue and end the thread, which must not wait for the wire any more."""
+        """Drop the queue and end the thread, which must not be waiting for the wire."""
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
             self._closed = True
             self._queue.clear()
             self.waiting_bytes = 0
             self._changed.notify_all()
-            # A sending thread uses the descriptor: the caller must not close it before, as its number may be reused.
+            # A sending thread uses the descriptor: the caller must not close it now, since its number may be reused.
             self._changed.wait_for(lambda: not self._busy, timeout_s)
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -289,7 +293,7 @@ class StreamWriter:
 
 
 def _took(part: Part, sent: int) -> bool:
-    """Note that ``sent`` bytes of a part have left; return True if it has left as a whole."""
+    """Remove ``sent`` bytes from a part; return whether it was sent completely."""
     if sent == sum(map(len, part.pieces)):
         return True
     part.pieces = advanced(part.pieces, sent)
@@ -305,10 +309,10 @@ class Lender:
     ----------
     arena : Arena
     peer_pid : int
-        Process at the other end; 0 where it is not known.
+        Process at the other end; 0 if unknown.
     limits : Limits
-        Arrays outside the arena are copied there, up to ``max_outgoing_bytes`` of copies that are not given back.
-        Beyond it they travel through the socket, whose queue is the backpressure.
+        Arrays outside the arena are copied into it, up to ``max_outgoing_bytes`` of copies that were not returned.
+        Beyond that they are sent through the socket, whose queue applies backpressure.
     """
 
     def __init__(self, arena: Arena, peer_pid: int, limits: Limits) -> None:
@@ -316,27 +320,27 @@ class Lender:
         self._peer_pid = peer_pid
         self._max_copied_bytes = limits.max_outgoing_bytes
         self._lock = threading.Lock()
-        #: Numbers of the segments that the peer has; a number is never used twice.
+        #: Segments that the peer has; numbers are never reused.
         self._passed: set[int] = set()
-        #: Numbers of segments that the arena has dropped; the next message tells the peer.
+        #: Segments that the arena has dropped; the next message tells the peer.
         self.gone: deque[int] = deque()
-        #: Lease -> array, and its bytes where it is a copy that was made for the peer.
+        #: Lease -> array, and its size if it is a copy made for the peer.
         self._lent: dict[int, tuple[np.ndarray, int]] = {}
-        #: Request -> leases of its arrays; its reply gives them back.
+        #: Request -> leases of its arrays, which its reply returns.
         self.requests: dict[int, list[int]] = {}
         self._copied_bytes = 0
         self._next_lease = 1
         arena.on_segment_gone(self.gone.append)
 
     def lend(self, array: np.ndarray, leases: list[int], segments: list[Segment]) -> bytes | None:
-        """Return the record of an array to lend, or None where it is to travel through the socket.
+        """Lend an array and return its record, or None if it must be sent through the socket.
 
         Parameters
         ----------
         leases : list of int
-            Takes the number of the lease.
+            Receives the lease.
         segments : list of Segment
-            Takes the segment, where the peer does not have it.
+            Receives the segment if the peer does not have it.
         """
         arena = self._arena
         if array.nbytes < LEND_BYTES or arena is None:
@@ -349,7 +353,7 @@ class Lender:
             try:
                 array, copied_bytes = arena.copy(array), array.nbytes
             except MemoryError:
-                # No more shared memory, or no descriptor for it: fall back to the socket.
+                # No shared memory or descriptor left: fall back to the socket.
                 return None
             place = arena.find(array)
             assert place is not None
@@ -365,10 +369,10 @@ class Lender:
         return LENT.pack(segment.number, offset, lease)
 
     def parts_before(self, segments: Sequence[Segment], returned: deque[int] | None) -> list[Part]:
-        """Return the transport's own frames that go before a message.
+        """Return the transport's own frames that must precede a message.
 
-        Between lending a message's arrays and sending it, the connection may send no other message: that one could
-        rely on segments that the peer does not have yet.
+        Between lending a message's arrays and sending it, the connection must not send another message, which could
+        refer to segments that the peer does not have yet.
         """
         parts = []
         gone = _drained(self.gone)
@@ -385,12 +389,12 @@ class Lender:
             numbers = back[first : first + MOST_CONTROL_BYTES // _NUMBER.size]
             parts.append(Part([control(Kind.RELEASE, struct.pack(f"<{len(numbers)}Q", *numbers))]))
         with self._lock:
-            # Last: where memory ran out above, they are not sent.
+            # Last: if memory ran out above, they are not sent.
             self._passed.update([segment.number for segment in segments])
         return parts
 
     def parts_of(self, pieces: list[Buffer], segments: Sequence[Segment], returned: deque[int] | None) -> list[Part]:
-        """Return a message with the transport's own frames before it, in as few parts as can be."""
+        """Return a message and the frames that precede it, in as few parts as possible."""
         before = self.parts_before(segments, returned)
         if segments or not before:
             return [*before, Part(pieces)]
@@ -398,7 +402,7 @@ class Lender:
         return [Part([first, *pieces[1:]])]
 
     def give_back(self, leases: Iterable[int]) -> None:
-        """Take arrays back; numbers that were never lent are ignored."""
+        """Accept returned leases; unknown numbers are ignored."""
         dropped = []
         with self._lock:
             for lease in leases:
@@ -408,13 +412,13 @@ class Lender:
                     self._copied_bytes -= found[1]
 
     def on_reply(self, request_id: int) -> None:
-        """Take the arrays of a request back, if it had any."""
+        """End the leases of a request's arrays, if it had any."""
         leases = self.requests.pop(request_id, None)
         if leases:
             self.give_back(leases)
 
     def close(self) -> None:
-        """Take everything back.  The arena reuses none of it while the peer's process, which may read it, runs."""
+        """End all leases.  The arena does not reuse their memory while the peer's process runs: it may read it."""
         with self._lock:
             arena, self._arena = self._arena, None
             lent, self._lent = self._lent, {}
@@ -435,16 +439,16 @@ def _drained(numbers: deque[int]) -> list[int]:
 
 
 class MessageWriter:
-    """Sends the messages of one end of a connection.  Thread-safe.
+    """Send the messages of one end of a connection.  Thread-safe.
 
     Parameters
     ----------
     writer : StreamWriter
     limits : Limits
     lender : Lender, optional
-        Where the transport has shared memory: lends the large arrays, which the peer reads where they lie.
+        If the transport has shared memory: lends large arrays, which the peer reads in place.
     returned : deque of int, optional
-        Leases of the peer that are to be given back with the next message.
+        Leases to return to the peer with the next message.
     """
 
     def __init__(
@@ -459,10 +463,10 @@ class MessageWriter:
         self._lender = lender
         self._returned = returned
         self._small = SmallFrames(limits)
-        #: What the next message tells the peer, if anything.
+        #: What the next message reports to the peer, if anything.
         self._leases_back: Sized = () if lender is None or returned is None else returned
         self._segments_gone: Sized = () if lender is None else lender.gone
-        # A segment that counts as passed must be sent before another message relies on it.
+        # A segment that counts as passed must be sent before another message refers to it.
         self._lending = threading.Lock()
 
     def send(self, message: Message, request_id: int, kind: Kind) -> None:
@@ -471,9 +475,9 @@ class MessageWriter:
         Raises
         ------
         ProtocolError
-            The message is not one that a van carries.
+            A van cannot carry the message.
         DeadlineError
-            The queue stayed full; nothing is lent.
+            The queue stayed full; nothing was lent.
         """
         frame = None if message.seal is not None else self._small.frame(message, request_id, kind)
         if frame is not None and not self._leases_back and not self._segments_gone:
@@ -494,7 +498,7 @@ class MessageWriter:
             return lender.lend(array, leases, segments)
 
         with self._lending:
-            # Now, while nothing is lent.
+            # Wait before anything is lent.
             self._writer.await_room(size_bytes)
             try:
                 pieces = whole(message, request_id, kind, lend)
@@ -508,7 +512,7 @@ class MessageWriter:
             self._writer.send(parts, size_bytes, has_waited=True)
 
     def send_returned(self, timeout_s: float) -> None:
-        """Return the peer's leases now, if there are any; not where a thread holds the lock for ``timeout_s``."""
+        """Return the peer's leases now, if any; give up if another thread holds the lock for ``timeout_s``."""
         if self._lender is not None and self._leases_back and self._lending.acquire(timeout=timeout_s):
             try:
                 self._writer.send(self._lender.parts_before((), self._returned), 0, has_waited=True)

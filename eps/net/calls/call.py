@@ -1,7 +1,7 @@
-"""Control-plane calls: the only map between our errors and gRPC status, and our channels and servers.
+"""Control-plane calls: the mapping between EPS's errors and gRPC status, and creation of channels and servers.
 
-An error crosses as a gRPC status, for gRPC's own tools, plus two trailers that bring the exact
-class back: ``eps-error`` (its name) and ``eps-error-bin`` (name, message and data attributes).
+An error is sent as a gRPC status, for gRPC's own tools, and as two trailers that preserve its class: ``eps-error`` (its
+name) and ``eps-error-bin`` (name, message and data attributes).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import grpc
+import grpc._common
 
 from eps import errors
 from eps.core.types import MOST_MEMBERS, UNIX_SOCKET, Address
@@ -29,8 +30,11 @@ from eps.system.threads import ThreadPerCall
 
 logger = logging.getLogger(__name__)
 
-#: Calls and streams that a server answers at once, each on a thread of its own: a stream of every member of the largest
-#: job, and what clients ask meanwhile.
+# gRPC wakes each waiting thread ten times a second to look for signals.  Python 3 interrupts such waits by itself.
+grpc._common.MAXIMUM_WAIT_TIMEOUT = 10.0
+
+#: Maximum number of concurrent calls and streams of a server, each on its own thread: a stream for every member of the
+#: largest job, and calls of clients.
 MOST_STREAMS = 2 * MOST_MEMBERS + 1024
 
 _NAME_TRAILER = "eps-error"
@@ -60,10 +64,10 @@ _STATUS: dict[type[EpsError], grpc.StatusCode] = {
     errors.JobNotFoundError: grpc.StatusCode.NOT_FOUND,
 }
 
-# Statuses that gRPC itself gives, or a peer that is not ours; anything else is a plain RpcError.
+# Statuses from gRPC itself or from a foreign peer; all others become RpcError.
 _CLASS_OF_STATUS: dict[grpc.StatusCode, type[EpsError]] = {
     grpc.StatusCode.UNAVAILABLE: PeerUnavailableError,
-    # Our own end was closed, or the peer's server stopped in the middle of the call.
+    # This end was closed, or the peer's server stopped during the call.
     grpc.StatusCode.CANCELLED: PeerUnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
     grpc.StatusCode.UNIMPLEMENTED: ProtocolError,
@@ -77,24 +81,23 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_metadata_size", 64 * 1024),
-    # A proxy from the environment would swallow connections between the members of a job.
+    # A proxy from the environment would intercept connections between members.
     ("grpc.enable_http_proxy", 0),
-    # Two listeners on one port would share the connections between them instead of the second one failing.
+    # Two listeners on one port must not share connections: the second one must fail.
     ("grpc.so_reuseport", 0),
-    # Each channel has its own connection, so that closing it gives the descriptor back.
+    # Each channel has its own connection, so that closing it frees the descriptor.
     ("grpc.use_local_subchannel_pool", 1),
-    # Notice a machine that vanished after half a minute.
+    # Detect a lost machine after half a minute.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 0),
-    # A peer that connects and is silent does not hold a descriptor for long.
+    # A silent peer must not hold a descriptor for long.
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 60_000),
-    # Callers of ours ask again themselves, with a pause.  gRPC begins a call anew at once and without limit where its
-    # connection refuses it, and keeps the memory of each attempt.  Where the server said that it ends before the
-    # channel looked for that, grpcio 1.85.1 stays with such a connection: a gigabyte in some seconds, a call that
-    # never returns.
+    # EPS's callers retry with a pause.  gRPC retries a refused call at once and without limit, and keeps the memory of
+    # each attempt.  If the server announced its end before the channel expected that, grpcio 1.85.1 stays with the
+    # connection: it uses a gigabyte within seconds, and the call never returns.
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -102,20 +105,20 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 def status_of(error: EpsError) -> grpc.StatusCode:
-    """Return the gRPC status that stands for ``error``."""
+    """Return the gRPC status for ``error``."""
     return next(_STATUS[cls] for cls in type(error).__mro__ if cls in _STATUS)
 
 
 def abort_with(context: grpc.ServicerContext, error: EpsError) -> NoReturn:
-    """End the call of ``context`` with ``error``; the caller's :func:`call` raises it again."""
+    """End the call of ``context`` with ``error``; :func:`call` raises it in the caller."""
     context.set_trailing_metadata(((_NAME_TRAILER, error_name(error)), (_DETAIL_TRAILER, encode_error(error))))
     context.abort(status_of(error), shortened(str(error)) or error_name(error))
     raise AssertionError("abort returned")
 
 
 def error_of(rpc_error: grpc.RpcError, what: str) -> EpsError:
-    """Return our error for a call that failed; ``what`` names the call in the message."""
-    # The error of a call carries the status; the type grpc.RpcError does not declare it.
+    """Return EPS's error for a failed call; ``what`` names the call in the message."""
+    # The error has a status, but the type grpc.RpcError does not declare it.
     failed: Any = rpc_error
     code = failed.code()
     for key, value in failed.trailing_metadata() or ():
@@ -127,7 +130,7 @@ def error_of(rpc_error: grpc.RpcError, what: str) -> EpsError:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineError(f"no answer in time to {what}")
     cls = _CLASS_OF_STATUS.get(code, RpcError)
-    # Some of gRPC's own texts end with bytes of its memory.
+    # Some of gRPC's texts end with garbage from its memory.
     details = (failed.details() or "no details").partition("\n")[0]
     return cls(f"{what}: {details} ({code.name if code else 'no status'})")
 
@@ -138,22 +141,22 @@ def call(method: Callable[..., Any], request: Any, timeout_s: float, what: str) 
     Parameters
     ----------
     method : callable
-        Of a stub: ``stub.Register``.
+        Method of a stub, such as ``stub.Register``.
     request : protobuf message
     timeout_s : float, seconds
     what : str
-        What the call is for, in the error's message: ``"register worker-3 at the job master"``.
+        Purpose of the call, for messages: ``"register worker-3 at the job master"``.
 
     Raises
     ------
     EpsError
-        The very class that the servicer raised.
+        The servicer raised this exact class.
     DeadlineError
         No answer within ``timeout_s``.
     PeerUnavailableError
-        The peer cannot be reached.
+        The peer is unreachable.
     RpcError
-        Anything else that went wrong with the call.
+        Any other failure of the call.
     """
     try:
         return method(request, timeout=timeout_s)
@@ -162,20 +165,20 @@ def call(method: Callable[..., Any], request: Any, timeout_s: float, what: str) 
 
 
 def channel(address: Address | str, security: Security = NO_SECURITY) -> grpc.Channel:
-    """Return a channel to ``address`` with our options; it connects when first used, and the caller closes it.
+    """Return a channel to ``address`` with EPS's options; it connects at first use, and the caller closes it.
 
     Parameters
     ----------
     address : Address or str
     security : Security
-        Over a Unix socket of its folder, or with mutual TLS, both ends know that they belong to the job.
+        With a Unix socket of the job's folder, or with mutual TLS, both ends are authenticated.
 
     Raises
     ------
     AuthenticationError
-        The listener could not prove that it belongs to the job.
+        The listener cannot prove that it belongs to the job.
     StorageError
-        The TLS files cannot be read, or other users can enter the folder of the sockets.
+        The TLS files cannot be read, or other users can enter the socket folder.
     """
     where = str(address)
     if where.startswith(UNIX_SOCKET):
@@ -186,32 +189,32 @@ def channel(address: Address | str, security: Security = NO_SECURITY) -> grpc.Ch
     credentials = security.channel_credentials()
     if credentials is None:
         if security.sockets is not None:
-            raise AuthenticationError(f"{where} cannot prove that it belongs to the job, which has no certificates")
+            raise AuthenticationError(f"{where} cannot prove that it belongs to the job: the job has no certificates")
         return grpc.insecure_channel(where, options=CHANNEL_OPTIONS)
     options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", TLS_NAME))
     return grpc.secure_channel(where, credentials, options=options)
 
 
 class ServicerErrors(grpc.ServerInterceptor):  # type: ignore[misc,type-arg,unused-ignore]
-    """Turns what a servicer raises into a status, so that servicers have no try/except of their own.
+    """Convert exceptions of servicers to statuses.
 
-    An :class:`EpsError` reaches the caller as itself.  Anything else is a bug: it is logged with its traceback and
-    reaches the caller as a plain RpcError.
+    An :class:`EpsError` reaches the caller with its class.  Any other exception is a bug: it is logged with its
+    traceback and reaches the caller as RpcError.
     """
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
-        """Return the method's handler with our error map around it."""
+        """Return the method's handler, wrapped in the error conversion."""
         handler = continuation(handler_call_details)
         return None if handler is None else servicer_errors(handler, handler_call_details.method)
 
 
 def servicer_errors(handler: Any, what: str) -> Any:
-    """Return a gRPC method handler with the error map around it; ``what`` names it in the log."""
+    """Wrap a gRPC method handler in the error conversion; ``what`` names it in the log."""
 
     def refuse(context: Any, error: Exception) -> NoReturn:
         if isinstance(error, EpsError):
             abort_with(context, error)
-        # context.abort ends a servicer by raising a bare Exception; the status is set already.
+        # context.abort raises a bare Exception after setting the status.
         if type(error) is Exception and context.code() is not None:
             raise error
         logger.error("%s failed", what, exc_info=error)
@@ -246,25 +249,25 @@ def servicer_errors(handler: Any, what: str) -> Any:
 
 
 class BoundServer:
-    """A gRPC server that has its port, and does not answer before :meth:`start`: callers that connect earlier wait.
+    """A gRPC server that is bound to its port but answers only after :meth:`start`; earlier callers wait.
 
     Parameters
     ----------
     host : str
-        The address that is listened on; unused where the security is that of one host.
+        Address to listen on; unused if ``security`` is for one host.
     port : int
         0 lets the system choose.
     max_workers : int
-        Calls and streams at the same time, each on a thread of its own; a further one is refused.
+        Concurrent calls and streams, each on its own thread; more are refused.
     security : Security
-        That of one host has the server listen on a Unix socket, that between hosts asks callers for a certificate.
+        For one host: the server listens on a Unix socket.  Between hosts: callers must show a certificate.
 
     Raises
     ------
     ConfigError
         The address cannot be listened on.
     StorageError
-        The TLS files cannot be read, or other users can enter the folder of the sockets.
+        The TLS files cannot be read, or other users can enter the socket folder.
     """
 
     def __init__(
@@ -277,7 +280,7 @@ class BoundServer:
         self.address = _bind(self._server, host, port, security)
 
     def start(self, register: Callable[[grpc.Server], None]) -> grpc.Server:
-        """Answer from now on; ``register`` adds the servicers.  The caller ends the server with :func:`stop`."""
+        """Begin to answer; ``register`` adds the servicers.  The caller ends the server with :func:`stop`."""
         register(self._server)
         self._server.start()
         return self._server
@@ -290,33 +293,33 @@ def serve(
     max_workers: int = MOST_STREAMS,
     security: Security = NO_SECURITY,
 ) -> tuple[grpc.Server, Address]:
-    """Start a server with our options and error map.
+    """Start a server with EPS's options and error conversion.
 
     Parameters
     ----------
     register : callable
         Adds the servicers: ``lambda server: add_JobMasterServicer_to_server(servicer, server)``.
     host, port, max_workers, security
-        As of :class:`BoundServer`, which raises as this.
+        See :class:`BoundServer`, which also documents the errors.
 
     Returns
     -------
     server : grpc.Server
         Running; the caller ends it with :func:`stop`.
     address : Address
-        Where it listens.
+        Its address.
     """
     bound = BoundServer(host, port, max_workers, security)
     return bound.start(register), bound.address
 
 
 def _bind(server: grpc.Server, host: str, port: int, security: Security = NO_SECURITY) -> Address:
-    """Have ``server`` listen as ``security`` says, and return where; raises as :class:`BoundServer`."""
+    """Bind ``server`` as ``security`` requires, and return its address; errors are those of :class:`BoundServer`."""
     credentials = security.server_credentials()
     address, advice = Address(host, port), ""
     place = str(address)
     if security.is_local:
-        address, advice = security.new_socket(), ": choose an EPS_HOME where Unix sockets can be made, or add --tls"
+        address, advice = security.new_socket(), ": choose an EPS_HOME that supports Unix sockets, or add --tls"
         path = security.socket_path(address)
         path.close_with(server)
         place = f"{UNIX_SOCKET}{path.text}"
@@ -333,5 +336,5 @@ def _bind(server: grpc.Server, host: str, port: int, security: Security = NO_SEC
 
 
 def stop(server: grpc.Server, grace_s: float = 0.5) -> None:
-    """Stop ``server``: refuse new calls, give running ones ``grace_s`` seconds; returns when it has stopped."""
+    """Stop ``server``: refuse new calls, give running ones ``grace_s`` seconds; return when it has stopped."""
     server.stop(grace_s).wait()

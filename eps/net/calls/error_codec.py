@@ -1,6 +1,6 @@
-"""Errors as bytes and back, so that the exact class crosses a process boundary on either plane.  Pure.
+"""Errors as bytes, so that the exact class crosses a process boundary on either plane.  Pure.
 
-A class that the reader does not know arrives as the nearest base that has a name in :mod:`eps.errors`.
+A class that the reader does not know is read as the nearest base class in :mod:`eps.errors`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from eps import errors
 from eps.errors import EpsError, IllegalTransitionError
 
-#: gRPC trailers have a small budget; a longer text loses its middle, which says the least.
+#: gRPC trailers are limited in size; a longer text loses its middle.
 MAX_TEXT_CHARS = 4000
 _MAX_STORY_LINES = 20
 
@@ -22,12 +22,12 @@ ERROR_CLASSES: dict[str, type[EpsError]] = {
 
 
 def error_name(error: EpsError) -> str:
-    """Return the name of the nearest class of ``error`` that every process knows."""
+    """Return the name of the nearest class of ``error`` in :mod:`eps.errors`."""
     return next(cls.__name__ for cls in type(error).__mro__ if ERROR_CLASSES.get(cls.__name__) is cls)
 
 
 def shortened(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
-    """Return ``text`` with its middle left out where it is longer than ``max_chars``."""
+    """Return ``text``, with its middle left out if it is longer than ``max_chars``."""
     if len(text) <= max_chars:
         return text
     half = (max_chars - 5) // 2
@@ -43,7 +43,7 @@ def encode_error(error: EpsError) -> bytes:
 
 
 def decode_error(data: bytes) -> EpsError:
-    """Return the error that :func:`encode_error` wrote.
+    """Return the error that :func:`encode_error` encoded.
 
     Raises
     ------

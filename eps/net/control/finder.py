@@ -1,8 +1,8 @@
-"""Where a job's latest master listens, and the search for the next one.
+"""The address of a job's latest master, and the search for the next one.
 
-A master writes where it listens into the job's directory, or into a store that the job's hosts share.  There each
-request counts: when a master is lost, every worker and server of the job looks for the next one, just when that one
-opens its log in the same store.  So each looks seldom, at random moments, with one request, and times out soon.
+A master writes its address to the job's directory, or to a store that the job's hosts share.  Requests to that store
+are expensive.  After the loss of a master, every worker and server searches for the next one, just when that one opens
+its log in the same store.  So each member sends one request at a time, rarely, at random moments, with a short timeout.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: Between two looks: at first, and at most; each pause is this many times the one before.
+#: First and longest pause between two reads of a shared store, and the growth of the pause.
 FIRST_PAUSE_S, LONGEST_PAUSE_S, GROWTH = 0.5, 2.0, 1.3
-#: Each pause is so much of itself, by chance: processes that lost the same master do not look at the same moment.
+#: Random factor of each pause: processes that lost the same master must not read at the same moment.
 LEAST_PART, GREATEST_PART = 0.5, 1.5
-#: After this long without a call the pauses are short again.
+#: After this time without a call the pause is short again.
 FORGET_S = 10.0
-#: How long a look waits for a store that does not answer; the next look comes soon enough.
+#: Retry deadline of a read; the next one follows soon enough.
 PATIENCE_S = 2.0
-#: How often a member looks for the next master: at first, and once it has looked for :data:`POLL_SLOWER_AFTER_S`.
+#: How often a member looks for the next master: at first, and after :data:`POLL_SLOWER_AFTER_S`.
 POLL_S, SLOW_POLL_S = 0.02, 0.1
 POLL_SLOWER_AFTER_S = 2.0
-#: The master that was there is tried again as well: after this long, doubled with each attempt.
+#: Delay before the previous master is tried again; it doubles with each attempt up to the second value.
 RETRY_S, LONGEST_RETRY_S = 0.05, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class MasterPlace:
-    """Where a job master listens."""
+    """The address of a job master."""
 
     #: ``host:port``, or ``unix:NAME``.
     address: str
-    #: 0 where it is not known.
+    #: 0 if unknown.
     generation: int = 0
 
 
 class Seldom(Generic[T]):
-    """A function that is called often and looks seldom: in between it returns what it saw last.  Thread-safe.
+    """A rate-limited function: between calls of ``look`` it returns the last result.  Thread-safe.
 
-    The first call after a while does not look either: it decides when the look will be, within the first pause.
+    The first call after a while does not look at once: it schedules the look at random within the first pause.
 
     Parameters
     ----------
     look : callable
-        Called by one thread at a time; the others get what was seen before.
+        Called by one thread at a time; other threads get the last result.
     now_s : callable
-        A clock that never goes back, in seconds.
+        A monotonic clock, in seconds.
     chance : random.Random
     """
 
@@ -83,7 +83,7 @@ class Seldom(Generic[T]):
         self._due_s = self._called_s = float("-inf")
 
     def __call__(self) -> T | None:
-        """Return what was seen last; None before anything was."""
+        """Return the last result of ``look``; None before the first one."""
         if not self._looking.acquire(blocking=False):
             return self._seen
         try:
@@ -95,7 +95,7 @@ class Seldom(Generic[T]):
             if now_s >= self._due_s:
                 self._seen = self._look()
                 part = self._chance.uniform(LEAST_PART, GREATEST_PART)
-                # The look may have taken long itself.
+                # The look itself may have taken long.
                 self._called_s = self._now_s()
                 self._due_s = self._called_s + part * self._pause_s
                 self._pause_s = min(LONGEST_PAUSE_S, GROWTH * self._pause_s)
@@ -105,7 +105,7 @@ class Seldom(Generic[T]):
 
 
 class SharedFile:
-    """A small file of JSON that is replaced now and then, in a store where each request counts.
+    """A small JSON file in a remote store, cached by its status.
 
     Parameters
     ----------
@@ -120,33 +120,33 @@ class SharedFile:
         self._content: Mapping[str, Any] = {}
 
     def read(self) -> Mapping[str, Any]:
-        """Return what is in it: one request where it is the same as before.
+        """Return the content; takes one request if the file is unchanged.
 
         Raises
         ------
         StorageError
-            It is not there, or cannot be read.
+            The file is missing or cannot be read.
         ValueError
-            It is no JSON.
+            The file is not JSON.
         """
         status = self._storage.status(self._name)
         if status != self._status:
             with self._storage.read(self._name) as file:
                 self._content = dict(json.loads(file.read()))
-            # What was read may be newer than the status: then the next look reads it again.
+            # The content may be newer than this status; then the next call reads it again.
             self._status = status
         return self._content
 
 
 def master_finder(job_dir: Path) -> Callable[[], MasterPlace | None]:
-    """Return a function that says where the job's latest master listens; None before the first, or while unknown.
+    """Return a function that returns the address of the job's latest master; None before the first one, or if unknown.
 
-    It looks into the job's directory, or, where the processes are on several hosts, into the store that they share.
+    It reads the job's directory or, if the processes are on several hosts, the store that they share.
     """
     shared = JobDir(job_dir).record().yarn.shared
     if not shared:
         return lambda: _place(lambda: read_json(JobDir(job_dir).master_json))
-    # Only a job with such a store needs the import.
+    # Only jobs with such a store need this import.
     from eps.storage.locations import RemotePath, location
 
     where = location(shared)
@@ -168,32 +168,32 @@ def _place(written: Callable[[], Mapping[str, Any] | None]) -> MasterPlace | Non
 
 
 class MasterSearch:
-    """Looks for a job's next master.
+    """Search for a job's next master.
 
     Parameters
     ----------
     find : callable
-        Returns where the latest master listens, or None.
+        Returns the address of the latest master, or None.
     """
 
     def __init__(self, find: Callable[[], MasterPlace | None]) -> None:
         self.find = find
-        #: Streams in a row that did not last.
+        #: Number of consecutive short-lived streams.
         self._attempts = 0
 
     def on_lasted(self) -> None:
-        """Note that a stream worked: the next retry is soon again."""
+        """Reset the back-off after a stream that worked."""
         self._attempts = 0
 
     def next(self, last: MasterPlace, generation: int, deadline_s: float, over: threading.Event) -> MasterPlace | None:
-        """Wait for a master to attach to, the last one included.
+        """Wait for a master to attach to, which may be the last one.
 
         Parameters
         ----------
         last : MasterPlace
-            Of the master that was there, which is tried again after a while.
+            The previous master, which is tried again after a pause.
         generation : int
-            The highest that was heard of.
+            The highest known generation.
         deadline_s : float, seconds
             On the monotonic clock.
         over : threading.Event
@@ -202,7 +202,7 @@ class MasterSearch:
         Returns
         -------
         MasterPlace or None
-            None where the deadline, or the end, came before.
+            None if the deadline or the end came first.
         """
         began_s = time.monotonic()
         retry_s = began_s + min(LONGEST_RETRY_S, RETRY_S * 2.0 ** min(self._attempts, 10))

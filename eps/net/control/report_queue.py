@@ -1,12 +1,16 @@
-"""The reports of a member to its job master, in order; reports that can wait travel together.
+"""A member's reports to its job master, in order; reports that can wait are sent in batches.
 
-A report of a clock wakes two threads of gRPC at either end and costs the job a third of a millisecond of processor
-time, which is a tenth of a short iteration.  Most of them are not urgent, since the horizon is granted ahead.  So
-they may linger; each carries its age, so that the job's history stays exact.
+A report of a clock wakes two gRPC threads at either end and costs a third of a millisecond of processor time, a tenth
+of a short iteration.  Most are not urgent, since the horizon is granted in advance.  So they may linger; each carries
+its age, so that the job's history stays exact.
 
-The queue keeps what a master may have lost when it died, and sends it again to the next one: reports of clocks until
-the master has recorded them, reports of a plan until it has ended, the failure of this member, and the last transport
-to each peer.  All other reports answer orders, which the master repeats.
+The queue keeps reports that a master may have lost when it died, and resends them to the next one:
+
+* reports of clocks until the master has recorded them;
+* reports of a plan until it has ended;
+* the failure of this member, and the last transport to each peer.
+
+All other reports answer orders, which the master repeats.
 """
 
 from __future__ import annotations
@@ -23,12 +27,12 @@ from eps.pb import control_pb2 as pb
 
 #: Longest delay of a report that can wait; less than half of the lookahead that masters grant.
 LINGER_S = 0.02
-#: A member sends this many heartbeats within the deadline for its silence.
+#: Heartbeats that a member sends within the deadline for its silence.
 BEATS = 6
-#: With the usual deadline of three seconds.
+#: Heartbeat interval with the default deadline of three seconds.
 BEAT_S = 0.5
-#: Reports kept.  A worker is ahead of what its master knows by no more than the lookahead; where clocks are not bound
-#: together (SSP, ASP) a later grant may still speak of a much earlier clock, but so many reports ago it was delivered.
+#: Maximum number of kept reports.  A worker is ahead of its master's knowledge by at most the lookahead.  Under SSP and
+#: ASP a later grant may refer to a much earlier clock, but so many reports ago it was delivered.
 MOST_KEPT = 16 * MAX_LOOKAHEAD_CLOCKS
 
 
@@ -44,13 +48,13 @@ class _Key:
     """Identifies a report: a later one of the same key replaces it."""
 
     kind: str
-    #: Of the clock or the plan.
+    #: Clock or plan.
     number: int
     about: Hashable = None
 
 
 def _key(report: m.Report) -> _Key | None:
-    """Return the key of a report that is kept."""
+    """Return the key of a report to keep; None for others."""
     kind = type(report).__name__
     match report:
         case m.ClockReported(_, clock, results):
@@ -74,9 +78,9 @@ class ReportQueue:
     Parameters
     ----------
     now : callable
-        Seconds, steady.
+        A steady clock, in seconds.
     beat_s : float, seconds
-        After this long without a report an empty batch goes out.
+        Heartbeat interval: an empty batch is sent after this time without a report.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic, beat_s: float = BEAT_S) -> None:
@@ -84,31 +88,31 @@ class ReportQueue:
         self.beat_s = beat_s
         self._changed = threading.Condition()
         self._waiting: list[_Entry] = []
-        #: Sent, and perhaps not recorded; oldest first.
+        #: Sent and perhaps not recorded, oldest first.
         self._kept: dict[_Key, _Entry] = {}
         self._urgent = False
         self._closed = False
-        #: Number of the current line; earlier ones get nothing.
+        #: Number of the current line; earlier lines get nothing.
         self._line = 0
 
     def put(self, report: m.Report, *, can_wait: bool = False) -> None:
-        """Add a report; returns at once.  One that cannot wait is sent at once, with those before it."""
+        """Add a report without blocking.  An urgent one is sent at once, with those before it."""
         entry = _Entry(report_to_pb(report), self._now(), _key(report))
         with self._changed:
             first = not self._waiting
             self._waiting.append(entry)
             if not can_wait:
                 self._urgent = True
-            # A line that lingers already needs no further call for what can wait.
+            # A lingering line sends this report without another notification.
             if first or not can_wait:
                 self._changed.notify_all()
 
     def recorded(self, completed: int) -> None:
-        """Forget reports of clocks below ``completed``: the master has them."""
+        """Drop kept reports of clocks below ``completed``: the master has recorded them."""
         self._forget(lambda key: key.kind == "clock" and key.number < completed)
 
     def plan_ended(self, plan_id: int) -> None:
-        """Forget reports of plans up to this one, which the master does not need any more."""
+        """Drop kept reports of plans up to this one: the master no longer needs them."""
         self._forget(lambda key: key.kind == "plan" and key.number <= plan_id)
 
     def _forget(self, over: Callable[[_Key], bool]) -> None:
@@ -117,13 +121,13 @@ class ReportQueue:
                 del self._kept[key]
 
     def close(self) -> None:
-        """End :meth:`batches` when everything that waits has been taken."""
+        """End :meth:`batches` once all queued reports were taken."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def cut(self) -> None:
-        """End the current line without closing the queue: later reports wait for the next line."""
+        """End the current line and keep the queue open: later reports wait for the next line."""
         with self._changed:
             self._line += 1
             self._changed.notify_all()
@@ -131,12 +135,12 @@ class ReportQueue:
     def batches(self, hello: pb.Report | None = None) -> Iterator[pb.Reports]:
         """Begin a line: return an iterator of batches to send until :meth:`close`; empty ones are heartbeats.
 
-        It ends the lines before it.  Kept reports are sent again, in order, before new ones.
+        Earlier lines end.  Kept reports are resent, in order, before new ones.
 
         Parameters
         ----------
         hello : pb.Report, optional
-            Goes first, in a batch of its own.
+            Sent first, in its own batch.
         """
         with self._changed:
             self._line += 1
@@ -167,7 +171,7 @@ class ReportQueue:
     def _keep(self, taken: list[_Entry]) -> None:
         for entry in taken:
             if entry.key is not None:
-                # The later of two takes the earlier one's place at the end.
+                # A later report replaces an earlier one of the same key, at the end.
                 self._kept.pop(entry.key, None)
                 self._kept[entry.key] = entry
         while len(self._kept) > MOST_KEPT:

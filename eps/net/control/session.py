@@ -1,8 +1,8 @@
-"""A member's session with its job master: reports go out, orders come in, in order; it outlives the master.
+"""A member's session with its job master, over successive masters: reports out, orders in, both in order.
 
-One bidirectional stream at a time.  Where it breaks, the member keeps working while the session looks for the
-next master in the job's directory, attaches to it and repeats the reports that may be lost.  Both ends send
-heartbeats; the session leaves a hung master once there is a newer one.
+The session uses one bidirectional stream at a time.  If it breaks, the member keeps working.  The session searches for
+the next master, attaches to it and resends the reports that may be lost.  Both ends send heartbeats; the session leaves
+a hung master once a newer one exists.
 
 Source: EPS §5.2 (workers and servers keep a heartbeat channel to the ApplicationMaster); design sections 2 and 4.
 Fencing by a number that grows with every master: Chubby's sequencers (Burrows, OSDI 2006, section 2.4).
@@ -35,11 +35,11 @@ from eps.pb.control_pb2_grpc import MemberSessionStub
 logger = logging.getLogger(__name__)
 
 WELCOME_TIMEOUT_S = 60.0
-#: A member that has not heard of any master for this long ends itself.
+#: A member that has not heard from any master for this long exits.
 MASTER_PATIENCE_S = 60.0
 #: A master that is silent for this long may have been replaced.
 SILENCE_S = 3.0
-#: A stream that lasted this long counts as one that worked.  A member whose sleep took this much longer was suspended.
+#: A stream of at least this duration worked.  A member whose sleep took this much longer was suspended.
 LASTED_S = 1.0
 
 
@@ -47,11 +47,11 @@ LASTED_S = 1.0
 class Patience:
     """Timeouts of a session, in seconds."""
 
-    #: For anything from a stream that is open, before another master is looked for.
+    #: Silence on an open stream before the session looks for another master.
     silence_s: float = SILENCE_S
-    #: For any master, before the session ends.
+    #: Time without any master before the session ends.
     master_s: float = MASTER_PATIENCE_S
-    #: Between two signs of life.
+    #: Heartbeat interval.
     beat_s: float = BEAT_S
 
     @classmethod
@@ -61,16 +61,16 @@ class Patience:
 
 
 class OrderInbox:
-    """The orders of a job's masters, in order; ignores those of replaced masters.
+    """The orders of a job's masters, in order; orders of replaced masters are dropped.
 
     Attributes
     ----------
     generation : int
-        The highest generation of a master that this member has heard of.
+        The highest known generation of a master.
     heard : (int, int)
         Generation and step of the last order.
     heard_s : float, seconds
-        When the last message of a master came, on the monotonic clock.
+        Time of the last message of a master, on the monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class OrderInbox:
         self._orders: queue.SimpleQueue[tuple[int, Order] | None] = queue.SimpleQueue()
 
     def hear(self, message: pb.Order) -> bool:
-        """Note a message; return False where it comes from a master that was replaced."""
+        """Record a message; return False if its master was replaced."""
         if message.generation < self.generation:
             return False
         self.generation, self.heard_s = message.generation, time.monotonic()
@@ -89,18 +89,18 @@ class OrderInbox:
         return True
 
     def put(self, generation: int, order: Order) -> None:
-        """Have :meth:`take` return an order."""
+        """Queue an order for :meth:`take`."""
         self._orders.put((generation, order))
 
     def end(self) -> None:
-        """Have :meth:`take` return None once the orders before have been taken."""
+        """Make :meth:`take` return None after the queued orders."""
         self._orders.put(None)
 
     def take(self) -> Order | None:
         """Wait for the next order; return None at the end."""
         while (entry := self._orders.get()) is not None:
             generation, order = entry
-            # It may have waited here while a newer master came.
+            # A newer master may have come while the order waited.
             if generation >= self.generation:
                 return order
         return None
@@ -114,13 +114,13 @@ class MemberSession:
     master : str
         ``host:port`` or ``unix:NAME`` of the first job master.
     container_id : str
-        The container that this process runs in; the master knows it by this.
+        The container of this process, by which the master knows it.
     address : Address
-        Where this member's data plane listens.
+        Address of this member's data plane.
     security : Security
-        Of the job.
+        The job's.
     find : callable, optional
-        Returns where the latest master listens, or None.  By default the session ends with its first stream.
+        Returns the address of the latest master, or None.  By default the session ends with its first stream.
     patience : Patience
     """
 
@@ -148,18 +148,18 @@ class MemberSession:
         self._failure: EpsError | None = None
         self._on_order: Callable[[Order], None] | None = None
         self._stream: Any = None
-        #: Set when the session is to end: by ``Shutdown``, by :meth:`close`, or by an error.
+        #: Set to end the session: by ``Shutdown``, by :meth:`close`, or by an error.
         self._over = threading.Event()
         self._reader: threading.Thread | None = None
 
     def be_patient(self, patience: Patience) -> None:
-        """Set the timeouts; a member learns its job's settings with the welcome."""
+        """Set the timeouts; a member learns its job's settings from the welcome."""
         self._patience = patience
         self._outgoing.beat_s = patience.beat_s
 
     @property
     def generation(self) -> int:
-        """The highest generation of a master that this member has heard of."""
+        """The highest known generation of a master."""
         return self._inbox.generation
 
     def open(
@@ -170,8 +170,8 @@ class MemberSession:
         Parameters
         ----------
         on_order : callable
-            Called on one thread with each order, in order; orders before it returns wait.  ``Shutdown`` alone waits for
-            nothing and comes on another thread.
+            Called on one thread with each order, in order; further orders wait until it returns.  ``Shutdown`` does not
+            wait and comes on another thread.
         on_end : callable
             Called once when the session has ended: with the error, or None after ``Shutdown`` or :meth:`close`.
         """
@@ -192,7 +192,7 @@ class MemberSession:
         return self._welcomed
 
     def report(self, report: Report, *, can_wait: bool = False) -> None:
-        """Queue a report; returns at once.  One that can wait may be sent together with later ones."""
+        """Queue a report without blocking.  One that can wait may be sent together with later ones."""
         self._outgoing.put(report, can_wait=can_wait)
 
     # ---- the session's thread
@@ -213,7 +213,7 @@ class MemberSession:
         if self._over.is_set():
             error = None
         elif place is None:
-            error = PeerUnavailableError(f"no job master for {self._patience.master_s:g} s; the last word: {error}")
+            error = PeerUnavailableError(f"no job master for {self._patience.master_s:g} s; the last error: {error}")
         self._over.set()
         self._failure = error
         self._inbox.end()
@@ -221,7 +221,7 @@ class MemberSession:
         on_end(error)
 
     def _attend(self, place: MasterPlace) -> tuple[EpsError, bool]:
-        """Attach to a master and read orders until the stream ends; return why, and whether that is final."""
+        """Attach to a master and read orders until the stream ends; return the reason, and whether it is final."""
         self._inbox.generation = max(self._inbox.generation, place.generation)
         try:
             connection = channel(place.address, self._security)
@@ -232,14 +232,14 @@ class MemberSession:
         self._stream = stream
         try:
             if self._over.is_set():
-                # It was closed before the stream could be seen.
+                # The session was closed before the stream was visible.
                 stream.cancel()
             for message in stream:
                 self._hear(message)
             return PeerUnavailableError("the job master ended the session"), False
         except grpc.RpcError as rpc_error:
             why = error_of(rpc_error, "the session with the job master")
-            # Before the welcome a refusal is final; later another process may have got the port of a dead master.
+            # Before the welcome a refusal is final.  Later another process may have the port of a dead master.
             return why, self._welcomed is None and not isinstance(why, RpcError)
         except EpsError as broken:
             return broken, True
@@ -275,7 +275,7 @@ class MemberSession:
             case m.ReleasePlan() | m.AbortPlan():
                 self._outgoing.plan_ended(order.plan_id)
             case m.Shutdown():
-                # Not behind orders that may take long, or wait for ever.
+                # Not behind orders that may take long or block for ever.
                 self._over.set()
                 self._obey(order)
                 return
@@ -305,7 +305,7 @@ class MemberSession:
         while not self._over.wait(pause_s := min(self._patience.beat_s, self._patience.silence_s / 4)):
             now_s = time.monotonic()
             if now_s - before_s > pause_s + LASTED_S:
-                # This process was suspended, or the machine slept: the silence is not the master's.
+                # This process or the machine was suspended: the silence is not the master's.
                 self._inbox.heard_s = now_s
             before_s = now_s
             stream, silent_s = self._stream, now_s - self._inbox.heard_s
@@ -313,7 +313,7 @@ class MemberSession:
                 continue
             found = find()
             if silent_s >= self._patience.master_s or (found is not None and found.generation > self._inbox.generation):
-                logger.warning("the job master has said nothing for %.1f s", silent_s)
+                logger.warning("the job master has been silent for %.1f s", silent_s)
                 stream.cancel()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Dataclass <-> protobuf, field by field, for the control messages.
+"""Conversion of control messages between dataclasses and protobuf, field by field.
 
 ``eps.core.messages`` and ``proto/eps/pb/control.proto`` have the same names and fields, so one reflective pair of
-functions carries all of them; a message that only one side knows is an error at import.
+functions converts all of them.  A message that only one side has is an error at import.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _ORDERS = _classes(m.Order)
 _FIELDS = {cls: name for classes in (_REPORTS, _ORDERS) for name, cls in classes.items()}
 
 
-#: Writes a value into a field of a protobuf message; reads one out of it.
+#: Writes a value into a field of a protobuf message, and reads one from it.
 _Writer = Callable[[Any, Any], None]
 _Reader = Callable[[Any], Any]
 
 
 @cache
 def _filler(cls: Any) -> _Writer:
-    """Return what copies the fields of a dataclass into a protobuf message; made once for each class."""
+    """Return a function that copies the fields of a dataclass into a protobuf message; cached per class."""
     writers = [(name, _writer(name, hint)) for name, hint in typing.get_type_hints(cls).items()]
 
     def fill(target: Any, value: Any) -> None:
@@ -95,7 +95,7 @@ def _writer(name: str, hint: Any) -> _Writer:
 
 @cache
 def _reader(cls: Any) -> _Reader:
-    """Return what makes a dataclass of a protobuf message; made once for each class."""
+    """Return a function that makes a dataclass from a protobuf message; cached per class."""
     readers = [(name, _converter(hint)) for name, hint in typing.get_type_hints(cls).items()]
     return lambda source: cls(**{name: convert(getattr(source, name)) for name, convert in readers})
 
@@ -118,7 +118,7 @@ def _converter(hint: Any) -> _Reader:
         read_entry = _reader(args[1])
         return lambda value: {key: read_entry(entry) for key, entry in value.items()}
     if origin in (Union, types.UnionType):
-        raise TypeError(f"{hint}: unions are not carried")
+        raise TypeError(f"{hint}: unions are not supported")
     return lambda value: value
 
 
@@ -135,14 +135,14 @@ def membership_from_pb(message: pb.Membership) -> Membership:
 
 
 def results_to_pb(report: m.ClockReported) -> pb.ClockReported:
-    """Return the wire form of a report of a clock by itself."""
+    """Return the wire form of the report of one clock."""
     message = pb.ClockReported()
     _filler(m.ClockReported)(message, report)
     return message
 
 
 def results_from_pb(message: pb.ClockReported) -> m.ClockReported:
-    """Return the report of a clock in ``message``."""
+    """Return the report of one clock in ``message``."""
     return cast(m.ClockReported, _reader(m.ClockReported)(message))
 
 
@@ -156,18 +156,18 @@ def report_to_pb(report: m.Report) -> pb.Report:
 
 
 def report_from_pb(message: pb.Report) -> m.Report:
-    """Return the report that ``message`` carries.
+    """Return the report in ``message``.
 
     Raises
     ------
     ProtocolError
-        It carries none, or one that this version does not know.
+        The message has no report, or one of an unknown kind.
     """
     return cast(m.Report, _from_pb(message, _REPORTS))
 
 
 def order_to_pb(order: m.Order, generation: int, step: int) -> pb.Order:
-    """Return the wire form of an order of this generation of the master, given after so many events."""
+    """Return the wire form of an order, with the master's generation and its number of processed events."""
     message = pb.Order(generation=generation, step=step)
     part = getattr(message, _FIELDS[type(order)])
     part.SetInParent()
@@ -176,12 +176,12 @@ def order_to_pb(order: m.Order, generation: int, step: int) -> pb.Order:
 
 
 def order_from_pb(message: pb.Order) -> m.Order:
-    """Return the order that ``message`` carries.
+    """Return the order in ``message``.
 
     Raises
     ------
     ProtocolError
-        It carries none, or one that this version does not know.
+        The message has no order, or one of an unknown kind.
     """
     return cast(m.Order, _from_pb(message, _ORDERS))
 
@@ -189,7 +189,7 @@ def order_from_pb(message: pb.Order) -> m.Order:
 def _from_pb(message: Any, classes: Mapping[str, type]) -> Any:
     kind = message.WhichOneof("kind")
     if kind is None or kind not in classes:
-        raise ProtocolError(f"a control message of kind {kind!r}; known are {', '.join(sorted(classes))}")
+        raise ProtocolError(f"control message of kind {kind!r}, must be one of {', '.join(sorted(classes))}")
     return _reader(classes[kind])(getattr(message, kind))
 
 

@@ -1,14 +1,14 @@
 """Pushes and pulls as data-plane messages, which a worker and a server exchange at every clock.
 
-The header is a ``DataHeader`` (``proto/eps/pb/data.proto``); the arrays follow in the order of its parts.  Parts travel
-in columns, and arrays that lie side by side as one array.  Described one by one, with an array for each, they would
-make a clock of 64 partitions of 1,000 keys take 2.3 times as long (shared memory; 1.3 times without either of the two).
+The header is a ``DataHeader`` (``proto/eps/pb/data.proto``); the arrays follow in the order of its parts.  Parts are
+stored in columns, and adjacent arrays are sent as one array.  Without both, a clock of 64 partitions of 1,000 keys
+takes 2.3 times as long (shared memory; 1.3 times without either of the two).
 
-The parsers here check arrays against the header, so that the server's arithmetic never sees a bad shape.
+The parsers check arrays against the header, so that the server's arithmetic never sees a bad shape.
 
-Between hosts, :class:`Lean` sends less: arrays travel as their changed values, or as float16.  Over 1 Gbit/s (a link
-shaped with ``tc``, 800,000 keys, 2 workers) a clock takes 0.66 of its time where 2% of a push are not zero, 0.67 with
-float16, and 0.62 where three quarters of the partitions do not change and are skipped.  On loopback changed values take
+Between hosts, :class:`Lean` sends less: only changed values, or values as float16.  Over 1 Gbit/s (a link shaped with
+``tc``, 800,000 keys, 2 workers) a clock takes 0.66 of its time if 2% of a push are not zero, 0.67 with float16, and
+0.62 if three quarters of the partitions do not change and are skipped.  On loopback, sending only changed values takes
 1.1 times as long, and float16 5 times.
 
 Source: EPS §2.2 Fig. 1 (push updates, receive partitions); Li et al. 2014 (Parameter Server), sections 3.4 (key caching
@@ -32,9 +32,9 @@ from eps.net.arrays.api import Message
 from eps.pb import control_pb2
 from eps.pb import data_pb2 as pb
 
-#: Keys of a partition, where nothing better is known: positions are int32.
+#: Upper bound of a partition's keys if no better one is known: positions are int32.
 MOST_KEYS = 2**31 - 1
-#: From this share of values that are not zero on, positions cost more than they save.
+#: Above this share of non-zero values, positions cost more than they save.
 MOST_CHANGED = 0.4
 
 _NO_EXPONENTS = np.empty(0, np.int16)
@@ -42,51 +42,51 @@ _FLOAT32, _INT16 = np.dtype(np.float32), np.dtype(np.int16)
 
 ValueT = TypeVar("ValueT")
 
-#: A block off the grid: (split, block from the partition's first, values).
+#: A block whose values are not on the integer grid: (split, index of the block in the partition, values).
 Raw = tuple[int, int, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
 class Lean:
-    """How messages are made smaller."""
+    """Which reductions of message size are on."""
 
-    #: Pushes carry only the values that are not zero.
+    #: Pushes carry only non-zero values.
     changed_only: bool = False
-    #: Values travel as float16: half the bytes.  11 bits are kept of each value down to 2**-14 of the largest magnitude
-    #: of its array, fewer of smaller ones, and below 2**-25 of it a value becomes 0.
+    #: Send values as float16: half the bytes.  Values keep 11 bits down to 2**-14 of the largest magnitude of their
+    #: array, fewer below, and become 0 below 2**-25 of it.
     float16: bool = False
-    #: A server does not send a partition's values to a worker that has them.
+    #: A server omits a partition's values that the worker already has.
     skip_unchanged: bool = False
 
 
 PLAIN = Lean()
 
 
-# Parts and answers are made for every partition at every clock.  They are not frozen, because that takes four times as
-# long; only a server changes one: it fills in the keys of a set that it knows.
+# Parts and answers are created for every partition at every clock.  They are not frozen, since that takes four times as
+# long.  Only a server changes one: it fills in the keys of a known key set.
 
 
 @dataclass(slots=True, eq=False)
 class PushPart:
-    """Contributions of some splits to one clock of one partition."""
+    """The contributions of some splits to one clock of one partition."""
 
     partition: int
     clock: int
     splits: tuple[int, ...]
     #: Samples of those splits at that clock.
     samples: int
-    #: Grid integers (BSP) or float32 (SSP, ASP), shape (keys,); empty where only maxima are measured.
+    #: Grid integers (BSP) or float32 (SSP, ASP), shape (keys,); empty if only maxima are measured.
     total: np.ndarray
     #: Largest magnitude in each block over the push's splits, shape (blocks,), float32; empty under SSP and ASP.
     maxima: np.ndarray
     #: Digest of the keys of a sparse push; empty for a dense one.
     keyset: bytes = b""
-    #: Global keys, ascending, int64; None: every key of the partition, or not attached.
+    #: Global keys, ascending, int64.  None: every key of the partition, or keys that the digest identifies.
     keys: np.ndarray | None = None
     raw: tuple[Raw, ...] = ()
 
     def copied(self) -> PushPart:
-        """Return the same push with arrays of its own, for use after its message is gone."""
+        """Return the same push with copied arrays, which outlive its message."""
         raw = tuple((split, block, values.copy()) for split, block, values in self.raw)
         return replace(self, total=self.total.copy(), maxima=self.maxima.copy(), raw=raw)
 
@@ -100,15 +100,15 @@ class PullPart:
     keyset: bytes = b""
     #: As in :class:`PushPart`.
     keys: np.ndarray | None = None
-    #: Version of the values that the worker has; 0: none, or it wants them in any case.
+    #: Version of the values that the worker has; 0: none, or send them in any case.
     have_version: int = 0
-    #: Values that are expected; does not travel.
+    #: Expected number of values; not sent.
     size: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class PushAnswer:
-    """A server's answer to a push: accepted, partly there already, or refused."""
+    """A server's answer to a push: accepted, already present in part, or refused."""
 
     partition: int
     have: tuple[int, ...] = ()
@@ -118,21 +118,21 @@ class PushAnswer:
 
 @dataclass(slots=True, eq=False)
 class PullAnswer:
-    """Parameters of one partition."""
+    """The parameters of one partition."""
 
     partition: int
     clock: int = 0
     values: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
     exponents: np.ndarray = field(default_factory=lambda: np.empty(0, np.int16))
     refusal: pb.Refusal | None = None
-    #: Counts the changes of the partition's values; 0 where the server does not say.
+    #: Counts the changes of the partition's values; 0 if the server does not count them.
     version: int = 0
-    #: The values are those of the version that the worker has, and are empty here.
+    #: The worker already has this version; the values are empty here.
     unchanged: bool = False
 
 
 def keyset_digest(keys: np.ndarray) -> bytes:
-    """Return the name of a set of keys: 16 bytes that depend on nothing else."""
+    """Return a 16-byte digest of a set of keys."""
     return hashlib.blake2b(keys.tobytes(), digest_size=16).digest()
 
 
@@ -142,15 +142,15 @@ def parse_header(message: Message) -> pb.DataHeader:
     Raises
     ------
     ProtocolError
-        The bytes are not a header, or the header is empty.
+        The header is malformed or empty.
     """
     header = pb.DataHeader()
     try:
         header.ParseFromString(message.header)
     except DecodeError as error:
-        raise ProtocolError(f"a data-plane message whose header is not one: {error}") from None
+        raise ProtocolError(f"a data-plane message has a malformed header: {error}") from None
     if header.WhichOneof("kind") is None:
-        raise ProtocolError("a data-plane message whose header says nothing")
+        raise ProtocolError("a data-plane message has an empty header")
     return header
 
 
@@ -162,7 +162,7 @@ def build_exchange(
     incarnation: int = 0,
     results: Sequence[control_pb2.ClockReported] = (),
 ) -> Message:
-    """Return the message that carries ``pushes`` and ``pulls`` to one server, made smaller as ``lean`` says.
+    """Return the message with ``pushes`` and ``pulls`` for one server, reduced as ``lean`` says.
 
     ``results`` are the measurements at the clocks of the pushes.
     """
@@ -180,7 +180,7 @@ def build_exchange(
 
 
 def _of_push(push: PushPart) -> tuple[int, tuple[int, ...], int]:
-    """Return what pushes of one message have in common, usually."""
+    """Return the values by which pushes of one message are grouped."""
     return push.clock, push.splits, push.samples
 
 
@@ -189,7 +189,7 @@ def _of_pull(pull: PullPart) -> int:
 
 
 def _add_pushes(columns: pb.Pushes, pushes: Sequence[PushPart], lean: Lean) -> list[np.ndarray]:
-    """Describe pushes of the same splits and clock; return their arrays."""
+    """Describe pushes of equal splits and clock; return their arrays."""
     first = pushes[0]
     columns.clock, columns.samples = first.clock, first.samples
     columns.splits.extend(first.splits)
@@ -219,7 +219,7 @@ def _add_pushes(columns: pb.Pushes, pushes: Sequence[PushPart], lean: Lean) -> l
 
 
 def _add_pulls(columns: pb.Pulls, pulls: Sequence[PullPart]) -> list[np.ndarray]:
-    """Describe pulls of the same clock; return the keys that are attached."""
+    """Describe pulls of equal clock; return the attached keys."""
     columns.min_clock = pulls[0].min_clock
     columns.partitions.extend([pull.partition for pull in pulls])
     if any([pull.keyset for pull in pulls]):
@@ -232,7 +232,7 @@ def _add_pulls(columns: pb.Pulls, pulls: Sequence[PullPart]) -> list[np.ndarray]
 
 
 def _packed(pushes: Sequence[PushPart]) -> list[np.ndarray] | None:
-    """Return one array of all sums and one of all maxima, where that takes no copy."""
+    """Return one array of all sums and one of all maxima; None if that needs a copy."""
     if len(pushes) < 2:
         return None
     sums = _side_by_side([push.total for push in pushes])
@@ -243,12 +243,12 @@ def _packed(pushes: Sequence[PushPart]) -> list[np.ndarray] | None:
 
 
 def _side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Return the array that ``parts`` are pieces of, one after the other; None where they are something else."""
+    """Return the array of which ``parts`` are consecutive pieces; None if they are not."""
     filled = [part for part in parts if len(part)]
     if not filled:
         return parts[0]
     base, dtype = filled[0].base, filled[0].dtype
-    # The base of an array of shared memory is the bytes of its block.
+    # In shared memory, the base is the bytes of the block.
     if not isinstance(base, np.ndarray) or base.ndim != 1:
         return None
     try:
@@ -259,13 +259,13 @@ def _side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray | None:
             at += part.nbytes
         first = start - _address(base)
     except TypeError:
-        # Read-only, or not in one piece.
+        # Read-only or not contiguous.
         return None
     return base.view(np.uint8)[first : first + at - start].view(dtype)
 
 
 def _address(array: np.ndarray) -> int:
-    """Return where an array starts, which must be writable and in one piece; else TypeError is raised."""
+    """Return the address of a writable contiguous array; raise TypeError for others."""
     # Four times faster than what NumPy offers.
     return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
 
@@ -273,12 +273,12 @@ def _address(array: np.ndarray) -> int:
 def parse_exchange(
     exchange: pb.Exchange, arrays: Sequence[np.ndarray], longest: int
 ) -> tuple[list[PushPart], list[PullPart]]:
-    """Return the parts of an exchange; no partition has more than ``longest`` keys.
+    """Return the parts of an exchange; no partition may have more than ``longest`` keys.
 
     Raises
     ------
     ProtocolError
-        The arrays are not those that the header promises.
+        The arrays do not match the header.
     """
     rest = iter(arrays)
     pushes = [push for columns in exchange.pushes for push in _pushes(columns, rest, longest)]
@@ -289,7 +289,7 @@ def parse_exchange(
 
 
 def _pushes(columns: pb.Pushes, rest: Iterator[np.ndarray], longest: int) -> list[PushPart]:
-    """Return pushes of the same splits and clock."""
+    """Return pushes of equal splits and clock."""
     partitions, count = columns.partitions, len(columns.partitions)
     clock, splits, samples = columns.clock, tuple(columns.splits), columns.samples
     keysets = _column(columns.keysets, count, b"")
@@ -309,7 +309,7 @@ def _pushes(columns: pb.Pushes, rest: Iterator[np.ndarray], longest: int) -> lis
         ]
     extras = {extra.index: extra for extra in columns.extras}
     if len(extras) < len(columns.extras) or max(extras, default=-1) >= count:
-        raise ProtocolError(f"{count} pushes bring more at places {[extra.index for extra in columns.extras]}")
+        raise ProtocolError(f"{count} pushes have extras at indices {[extra.index for extra in columns.extras]}")
     found_parts = []
     for index, (partition, keyset) in enumerate(zip(partitions, keysets, strict=True)):
         extra = extras.get(index)
@@ -322,15 +322,15 @@ def _pushes(columns: pb.Pushes, rest: Iterator[np.ndarray], longest: int) -> lis
 
 
 def _raw(extra: pb.PushExtra, rest: Iterator[np.ndarray]) -> tuple[Raw, ...]:
-    """Return the blocks off the grid of a push."""
+    """Return the blocks of a push that are not on the grid."""
     if not len(extra.raw_splits) == len(extra.raw_blocks) == len(extra.raw_lengths):
-        raise ProtocolError("a push names its blocks off the grid with lists of different lengths")
+        raise ProtocolError("a push lists its blocks off the grid with lists of different lengths")
     values = _pieces(_next(rest, _FLOAT32), extra.raw_lengths)
     return tuple(zip(extra.raw_splits, extra.raw_blocks, values, strict=True))
 
 
 def _pulls(columns: pb.Pulls, rest: Iterator[np.ndarray]) -> list[PullPart]:
-    """Return pulls of the same clock."""
+    """Return pulls of equal clock."""
     partitions, count = columns.partitions, len(columns.partitions)
     clock, keysets = columns.min_clock, _column(columns.keysets, count, b"")
     versions = _column(columns.have_versions, count, 0)
@@ -341,14 +341,14 @@ def _pulls(columns: pb.Pulls, rest: Iterator[np.ndarray]) -> list[PullPart]:
     if not columns.with_keys:
         return pulls
     if len(set(columns.with_keys)) < len(columns.with_keys) or max(columns.with_keys, default=-1) >= count:
-        raise ProtocolError(f"{count} pulls have keys at places {list(columns.with_keys)}")
+        raise ProtocolError(f"{count} pulls have keys at indices {list(columns.with_keys)}")
     for index in columns.with_keys:
         pulls[index].keys = _keys(rest)
     return pulls
 
 
 def _column(values: Sequence[ValueT], count: int, missing: ValueT) -> Sequence[ValueT]:
-    """Return one value for each of ``count`` parts; ``missing`` where there are none at all."""
+    """Return one value for each of ``count`` parts; ``missing`` for all if the column is empty."""
     if not values:
         return [missing] * count
     if len(values) != count:
@@ -357,10 +357,10 @@ def _column(values: Sequence[ValueT], count: int, missing: ValueT) -> Sequence[V
 
 
 def _pieces(whole: np.ndarray, lengths: Sequence[int]) -> list[np.ndarray]:
-    """Return ``whole`` cut into pieces of these lengths."""
+    """Cut ``whole`` into pieces of these lengths."""
     bounds = list(accumulate(lengths, initial=0))
     if bounds[-1] != len(whole):
-        raise ProtocolError(f"an array of {len(whole)} values is announced as pieces of {bounds[-1]}")
+        raise ProtocolError(f"an array has {len(whole)} values, but its header announces {bounds[-1]}")
     return [whole[start:stop] for start, stop in pairwise(bounds)]
 
 
@@ -381,8 +381,8 @@ def _next(rest: Iterator[np.ndarray], dtype: np.dtype | None) -> np.ndarray:
 
 
 def build_reply(pushes: Sequence[PushAnswer], pulls: Sequence[PullAnswer], lean: Lean = PLAIN) -> Message:
-    """Return the reply to an exchange, with values as ``lean`` says."""
-    # Parameters are hardly ever zero.
+    """Return the reply to an exchange, with values reduced as ``lean`` says."""
+    # Omitting zeros would not help: parameters are rarely zero.
     lean = Lean(float16=lean.float16)
     header = pb.DataHeader()
     reply = header.exchange_reply
@@ -415,7 +415,7 @@ def build_reply(pushes: Sequence[PushAnswer], pulls: Sequence[PullAnswer], lean:
 
 
 def _add_pull(reply: pb.ExchangeReply, pull: PullAnswer, lean: Lean) -> list[np.ndarray]:
-    """Describe the answer to a pull; return its values as they travel."""
+    """Describe the answer to a pull; return its values in their wire form."""
     found = reply.pulls.add(partition=pull.partition, clock=pull.clock, version=pull.version)
     if pull.refusal is not None:
         found.refusal.CopyFrom(pull.refusal)
@@ -430,12 +430,12 @@ def _add_pull(reply: pb.ExchangeReply, pull: PullAnswer, lean: Lean) -> list[np.
 
 
 def parse_reply(message: Message, longest: int = MOST_KEYS) -> tuple[list[PushAnswer], list[PullAnswer]]:
-    """Return the answers that a reply carries; no partition has more than ``longest`` keys.
+    """Return the answers in a reply; no partition may have more than ``longest`` keys.
 
     Raises
     ------
     ProtocolError
-        It is not a reply to an exchange, or its arrays are not those that it promises.
+        The message is not a reply to an exchange, or its arrays do not match the header.
     """
     header = parse_header(message)
     if header.WhichOneof("kind") != "exchange_reply":
@@ -459,7 +459,7 @@ def parse_reply(message: Message, longest: int = MOST_KEYS) -> tuple[list[PushAn
 
 
 def _served(reply: pb.ExchangeReply, rest: Iterator[np.ndarray]) -> list[PullAnswer]:
-    """Return the answers to pulls that are all served with values as they are; without their exponents."""
+    """Return the answers to pulls that are served with plain values; without their exponents."""
     count = len(reply.served)
     clocks, versions = _column(reply.served_clocks, count, 0), _column(reply.served_versions, count, 0)
     if reply.packed_values:
@@ -488,7 +488,7 @@ def _pull_answer(part: pb.PullResult, rest: Iterator[np.ndarray], longest: int) 
 
 
 def simple(kind: str, **fields: object) -> bytes:
-    """Return a header of one of the small kinds, as in ``simple("export_request", partition=3)``."""
+    """Return a header of one of the small kinds, for example ``simple("export_request", partition=3)``."""
     header = pb.DataHeader()
     part = getattr(header, kind)
     part.SetInParent()
@@ -501,7 +501,7 @@ def simple(kind: str, **fields: object) -> bytes:
 
 
 def pack(values: np.ndarray, lean: Lean) -> tuple[pb.Form | None, list[np.ndarray]]:
-    """Return how ``values``, shape (n,), travel, and the arrays that do; None where they travel as they are."""
+    """Return the form of ``values``, shape (n,), and the arrays to send; the form is None for plain values."""
     form = pb.Form(length=len(values))
     arrays: list[np.ndarray] = []
     if lean.changed_only:
@@ -521,7 +521,7 @@ def pack(values: np.ndarray, lean: Lean) -> tuple[pb.Form | None, list[np.ndarra
 
 
 def _largest(values: np.ndarray) -> float:
-    """Return the largest magnitude that is finite: an infinite value or a NaN must not take the others with it."""
+    """Return the largest finite magnitude, so that one infinite value or NaN does not affect the others."""
     largest = float(np.abs(values).max(initial=0.0))
     if np.isfinite(largest):
         return largest
@@ -529,15 +529,15 @@ def _largest(values: np.ndarray) -> float:
 
 
 def unpack(form: pb.Form, rest: Iterator[np.ndarray], longest: int) -> np.ndarray:
-    """Return the values, shape (n,), that :func:`pack` was given.
+    """Return the values, shape (n,), that were given to :func:`pack`.
 
     Parameters
     ----------
     form : Form
     rest : iterator of ndarray
-        Its arrays are taken from it.
+        Provides the arrays.
     longest : int
-        More values than that are not expected, and no memory is reserved for them.
+        Maximum number of values; checked before memory is allocated.
 
     Raises
     ------
@@ -545,7 +545,7 @@ def unpack(form: pb.Form, rest: Iterator[np.ndarray], longest: int) -> np.ndarra
         The arrays do not fit the form.
     """
     if form.length > longest:
-        raise ProtocolError(f"an array of {form.length} values is announced, but {longest} is the most there can be")
+        raise ProtocolError(f"an array of {form.length} values is announced, but the limit is {longest}")
     positions = _next(rest, None) if form.changed_only else None
     values = _next(rest, None)
     if form.float16:
@@ -561,7 +561,7 @@ def unpack(form: pb.Form, rest: Iterator[np.ndarray], longest: int) -> np.ndarra
         ascending = bool(np.all(positions[1:] > positions[:-1]))
         good = ascending and positions[0] >= 0 and positions[-1] < form.length
     if not good:
-        raise ProtocolError(f"the positions of {len(values)} changed values of {form.length} are not what they must be")
+        raise ProtocolError(f"the positions of {len(values)} changed values of {form.length} are invalid")
     found = np.zeros(form.length, values.dtype)
     found[positions] = values
     return found

@@ -1,7 +1,7 @@
-"""A job's own certificates: an authority whose key is never kept, and the one certificate that it signs.
+"""A job's certificates: an authority whose key is never stored, and the one certificate that it signs.
 
-All processes of a job run as one user and trust each other alike, so they share a certificate; the authority's key is
-forgotten at once, so that no second one can ever be made.
+All processes of a job run as one user and trust each other, so they share a certificate.  The authority's key is
+discarded at once, so that no second certificate can be signed.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from eps.errors import ConfigError, StorageError
 from eps.net.security.credentials import TLS_NAME, TlsFiles
 from eps.storage.atomic import write_bytes_atomic
 
-#: Longer than any job: the key lies in the job's directory, and is removed with it.
+#: Longer than any job; the key is in the job's directory and is removed with it.
 VALID_DAYS = 3650
-#: Clocks of other machines may be behind by this much.
+#: Tolerance for clocks of other machines that are behind.
 VALID_BEFORE_HOURS = 1
 
 
 def check_tls() -> None:
-    """Refuse TLS where the package that makes certificates is missing.
+    """Refuse TLS if the package that creates certificates is missing.
 
     Raises
     ------
     ConfigError
-        It is.
+        The package ``cryptography`` is missing.
     """
     try:
         from cryptography import x509
@@ -41,13 +41,14 @@ def check_tls() -> None:
 
 
 def make_certificates(directory: Path, now: datetime.datetime | None = None) -> TlsFiles:
-    """Make the certificates of a job: EC keys on P-256, TLS 1.3, the name
-    :data:`~eps.net.security.credentials.TLS_NAME`.
+    """Create the certificates of a job, with the name :data:`~eps.net.security.credentials.TLS_NAME`.
+
+    They use EC keys on P-256, for TLS 1.3.
 
     Parameters
     ----------
     directory : Path
-        Made, for its user alone; the key's file is for its user alone too.
+        Created; it and the key's file are accessible to the user only.
     now : datetime, optional
         The certificates are valid from an hour before; default: the clock.
 
@@ -117,7 +118,7 @@ def make_certificates(directory: Path, now: datetime.datetime | None = None) -> 
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     try:
-        # Whole or not there: that there is a folder says that there are certificates.
+        # Atomic: the existence of the folder means that the certificates are complete.
         coming = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
         files = TlsFiles.within(coming)
         for path, content in (
@@ -129,5 +130,5 @@ def make_certificates(directory: Path, now: datetime.datetime | None = None) -> 
         shutil.rmtree(directory, ignore_errors=True)
         coming.rename(directory)
     except OSError as error:
-        raise StorageError(f"{directory}: cannot be made: {error.strerror}") from error
+        raise StorageError(f"{directory}: cannot be created: {error.strerror}") from error
     return TlsFiles.within(directory)

@@ -1,14 +1,14 @@
-"""How processes of a job authenticate each other: by the folder of their sockets, or by certificates between hosts.
+"""Mutual authentication of a job's processes: by a private socket folder on one host, or by certificates between hosts.
 
 On one host, the processes of a job listen on Unix sockets in a folder of the job's directory that only its user can
-enter.  Another user can neither connect to such a socket nor put one in its place, so both ends know each other.
+enter.  Another user can neither connect to such a socket nor replace it, so both ends are authenticated.
 
-Between hosts they use mutual TLS.  The job has a certificate authority of its own and one certificate with the name
-:data:`TLS_NAME` for all its processes.  A process that cannot read the job's directory fails the handshake at either
+Between hosts they use mutual TLS.  The job has its own certificate authority and one certificate, with the name
+:data:`TLS_NAME`, for all its processes.  A process that cannot read the job's directory fails the handshake at either
 end.
 
-The data plane's sockets outside of that folder, where members of a TLS job meet on one host, prove the job's token to
-each other: 128 random bits in a file that only the job's user can read (:mod:`eps.net.arrays.sockets`).
+Members of a TLS job that meet on one host use data-plane sockets outside that folder.  There both ends prove the job's
+token: 128 random bits in a file that only the job's user can read (:mod:`eps.net.arrays.sockets`).
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from eps.system.home import DIRECTORY_MODE
 if TYPE_CHECKING:
     import ssl
 
-#: The name in the certificate of every job: members are known by the job's authority, not by where they run.
+#: Name in every job's certificate: peers verify the job's authority, not the host.
 TLS_NAME = "eps-job"
-#: Of :meth:`JobToken.proof`.
+#: Length of a proof; see :meth:`JobToken.proof`.
 PROOF_BYTES = 32
 #: A shorter token could be guessed.
 MIN_TOKEN_BYTES = 16
-#: The kernel takes no longer path of a Unix socket (unix(7), less the byte that ends it).
+#: Longest path of a Unix socket (unix(7), without the terminating byte).
 _LONGEST_SOCKET_PATH = 107
 _SOCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}", re.ASCII)
 
 
 class JobToken:
-    """The secret of one job; it can be used, but neither shown nor pickled.
+    """The secret of one job; it can be used but neither printed nor pickled.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class JobToken:
     Raises
     ------
     ConfigError
-        It is too short.
+        The secret is too short.
 
     Source
     ------
@@ -72,29 +72,29 @@ class JobToken:
 
     @classmethod
     def from_hex(cls, text: str) -> JobToken:
-        """Return the token that ``text`` spells.
+        """Return the token with these hexadecimal digits.
 
         Raises
         ------
         ConfigError
-            It is not hexadecimal, or too short; the message does not show it.
+            The text is not hexadecimal or too short; the message does not show it.
         """
         try:
             secret = bytes.fromhex(text)
         except ValueError:
-            # Not chained: a traceback must not say how the text looks.
+            # Not chained: the traceback would reveal the text.
             raise ConfigError("the job's token must be hexadecimal digits") from None
         return cls(secret)
 
     def proof(self, role: bytes, *parts: bytes) -> bytes:
-        """Return what only a holder of the token can compute about ``parts``.
+        """Return a proof about ``parts`` that only a holder of the token can compute.
 
         Parameters
         ----------
         role : bytes
-            What the proof is for, so that one made for a purpose is worth nothing for another.
+            Purpose of the proof, so that it cannot be used for another.
         parts : bytes
-            Each goes in with its length, so that no two lists of parts look alike.
+            Each is hashed with its length, so that different lists never give the same input.
 
         Returns
         -------
@@ -105,14 +105,14 @@ class JobToken:
         return hmac.digest(self._secret, message, "sha256")
 
     def proves(self, proof: bytes, role: bytes, *parts: bytes) -> bool:
-        """Return whether ``proof`` is the one for ``role`` and ``parts``; takes as long wherever it differs."""
+        """Return whether ``proof`` is that of ``role`` and ``parts``, in constant time."""
         return hmac.compare_digest(proof, self.proof(role, *parts))
 
     def __repr__(self) -> str:
         return "JobToken(...)"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a job's token is not pickled")
+        raise TypeError("a job's token cannot be pickled")
 
 
 @dataclass(frozen=True)
@@ -128,22 +128,22 @@ class TlsFiles:
 
     @classmethod
     def within(cls, directory: Path) -> TlsFiles:
-        """Return the files of a job's ``tls`` directory."""
+        """Return the TLS files in a job's ``tls`` directory."""
         return cls(directory / "ca.pem", directory / "certificate.pem", directory / "key.pem")
 
     def contents(self) -> dict[str, bytes]:
-        """Return the files by their names; raises as :meth:`read`."""
+        """Return file name -> content; errors are those of :meth:`read`."""
         return {
             path.name: content for path, content in zip((self.ca, self.certificate, self.key), self.read(), strict=True)
         }
 
     def read(self) -> tuple[bytes, bytes, bytes]:
-        """Return (authority, certificate, key).
+        """Return the contents of (authority, certificate, key).
 
         Raises
         ------
         StorageError
-            One of them cannot be read.
+            A file cannot be read.
         """
         try:
             return self.ca.read_bytes(), self.certificate.read_bytes(), self.key.read_bytes()
@@ -153,19 +153,19 @@ class TlsFiles:
 
 @dataclass(frozen=True)
 class SocketPath:
-    """The path of a Unix socket for this process; valid until it is closed."""
+    """A path of a Unix socket, for use by this process until it is closed."""
 
     text: str
-    #: The folder, through which a path of any length is short.
+    #: Open descriptor of the folder, if the direct path is too long.
     fd: int | None = None
 
     def close(self) -> None:
-        """Give the folder's descriptor back."""
+        """Close the folder's descriptor."""
         if self.fd is not None:
             os.close(self.fd)
 
     def close_with(self, owner: object) -> None:
-        """Close the path when ``owner``, which may use it at any time, is freed."""
+        """Close the path when ``owner``, which may use it until then, is garbage-collected."""
         if self.fd is not None:
             weakref.finalize(owner, os.close, self.fd)
 
@@ -178,18 +178,18 @@ class SocketPath:
 
 @dataclass(frozen=True)
 class Security:
-    """The credentials of a process of a job, for its peers and of them."""
+    """The credentials of a job, by which its processes authenticate each other."""
 
-    #: None: peers need not prove anything; for parts of the system that run alone.
+    #: None: peers need no proof; for parts of the system that run alone.
     token: JobToken | None = None
-    #: None: the processes are on one host.
+    #: None: all processes are on one host.
     tls: TlsFiles | None = None
-    #: Folder of the Unix sockets on which processes listen where there is no TLS.
+    #: Folder of the Unix sockets on which processes listen without TLS.
     sockets: Path | None = None
 
     @property
     def is_local(self) -> bool:
-        """True where all processes are on one host and meet in the folder of sockets."""
+        """Whether all processes are on one host and use the socket folder."""
         return self.sockets is not None and self.tls is None
 
     def socket_path(self, address: Address) -> SocketPath:
@@ -203,15 +203,15 @@ class Security:
         Raises
         ------
         PeerUnavailableError
-            There is no folder: no process listens.
+            The folder does not exist: no process listens.
         StorageError
-            Other users can enter it.
+            Other users can enter the folder.
         ProtocolError
-            The name is not that of a file in the folder.
+            The name is not valid for a file in the folder.
         """
         name = address.host.removeprefix(UNIX_SOCKET)
         if not _SOCKET_NAME.fullmatch(name) or self.sockets is None:
-            raise ProtocolError(f"{address} names no socket of this job")
+            raise ProtocolError(f"{address} is not a socket of this job")
         _check_private(self.sockets)
         path = f"{self.sockets}/{name}"
         if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
@@ -223,18 +223,18 @@ class Security:
         return SocketPath(f"/proc/self/fd/{fd}/{name}", fd)
 
     def new_socket(self) -> Address:
-        """Return the address of a socket to listen on, which is new; makes the folder.
+        """Return a new address of a socket to listen on; create the folder.
 
         Raises
         ------
         StorageError
-            The folder cannot be made.
+            The folder cannot be created.
         """
         assert self.sockets is not None
         try:
             self.sockets.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"{self.sockets}: cannot be made: {error.strerror}") from error
+            raise StorageError(f"{self.sockets}: cannot be created: {error.strerror}") from error
         return Address(f"{UNIX_SOCKET}{secrets.token_hex(8)}", 0)
 
     @classmethod
@@ -244,7 +244,7 @@ class Security:
         Raises
         ------
         StorageError
-            The token cannot be read, or is none.
+            The token cannot be read or is invalid.
         """
         directory = JobDir(job_dir)
         try:
@@ -264,7 +264,7 @@ class Security:
         return grpc.ssl_channel_credentials(authority, key, certificate)
 
     def server_credentials(self) -> grpc.ServerCredentials | None:
-        """Return the credentials of a gRPC server, which asks for its clients' certificates; None without TLS."""
+        """Return the credentials of a gRPC server, which requires client certificates; None without TLS."""
         if self.tls is None:
             return None
         authority, certificate, key = self.tls.read()
@@ -279,7 +279,7 @@ class Security:
         Raises
         ------
         StorageError
-            The files cannot be read, or are not certificates.
+            The files cannot be read or are not certificates.
         """
         if self.tls is None:
             return None
@@ -290,7 +290,7 @@ class Security:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
         context.check_hostname = not server_side
-        # The default of later versions of Python.
+        # The default in later versions of Python.
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         try:
             context.load_verify_locations(self.tls.ca)
@@ -298,7 +298,7 @@ class Security:
         except OSError as error:
             raise StorageError(f"{self.tls.ca.parent}: the job's certificates cannot be used: {error}") from error
         if server_side:
-            # A connection lasts as long as its members do; tickets for the next one would only cost a write.
+            # Connections last as long as their members, so session tickets would only cost a write.
             context.num_tickets = 0
         return context
 
@@ -310,7 +310,7 @@ def _check_private(folder: Path) -> None:
     try:
         found = folder.lstat()
     except FileNotFoundError:
-        # The first process that listens makes it; it is removed with the job.
+        # The first listener creates the folder; it is removed with the job.
         raise PeerUnavailableError(f"no process listens in {folder}") from None
     except OSError as error:
         raise StorageError(f"{folder}: cannot be used: {error.strerror}") from error

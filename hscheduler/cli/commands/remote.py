@@ -17,6 +17,7 @@ from hscheduler.cli.commands.common import client_of, flags_of, travelling
 from hscheduler.core.words import count_of
 from hscheduler.live.submission import Submission
 from hscheduler.service.client import SchedulerClient, number
+from hscheduler.service.directory import ServiceDir
 
 
 def submit(args: argparse.Namespace) -> int:
@@ -36,7 +37,7 @@ def submit(args: argparse.Namespace) -> int:
             # It was submitted before, or can never fit the cluster.
             return _ended(client, submission, request, "is over: ")
         how = f"hscheduler why {submission.job_id}{flags_of(args)} says how it is"
-        print(f"{submission.job_id} is submitted, for eps as {submission.name}; {how}", flush=True)
+        print(f"{submission.job_id} is submitted; {how}", flush=True)
         if not args.wait:
             return EXIT_OK
         client.wait(submission)
@@ -84,8 +85,10 @@ def why(args: argparse.Namespace) -> int:
     else:
         size = count_of(job["workers"], job["servers"])
         print(f"{job['job_id']} is in phase {job['phase']!r} at iteration {job['iteration']}, with {size}{told}")
-    if job["name"]:
+    if job["on"] != "yarn":
         print(f"its name for eps is {job['name']}, as in eps status {job['name']}")
+    elif application := ServiceDir.of(args.state).application_id():
+        print(f"what its containers write: yarn logs -applicationId {application}")
     for at_s, sentence in job.get("decisions", ()):
         print(f"{at_s:8.2f} s  {sentence}")
     return EXIT_OK
@@ -100,7 +103,8 @@ def kill(args: argparse.Namespace) -> int:
 
 
 def _row(job: dict[str, Any]) -> tuple[str, ...]:
-    loss, feedback = number(job["loss"]), number(job["feedback"])
+    # Of one that goes on its latest.
+    loss, feedback = number(job["latest_loss"] if job["loss"] is None else job["loss"]), number(job["feedback"])
     return (
         job["job_id"],
         job["sweep"],

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eps.cli.exits import EXIT_OK
-from eps.errors import ConfigError, StorageError
+from eps.errors import ConfigError, JobNotFoundError, StorageError
 from eps.job.display import number_text, table
 from hscheduler.application.follow import ApplicationDir
 from hscheduler.cli.commands.common import client_of, report_path
@@ -64,7 +64,7 @@ def results(args: argparse.Namespace) -> int:
 def _export_best(args: argparse.Namespace, report: Mapping[str, Any]) -> str:
     """Copy the model of a report's best trial to where it is wanted; return the trial."""
     directory = ServiceDir.of(args.state)
-    if not args.state or not directory.is_application() or not _runs(directory):
+    if _is_file(args) or not directory.is_application() or not _runs(directory):
         return export_best(report, args.export_best)
     # Its jobs are under no EPS_HOME of this host.
     if report["best"] is None:
@@ -84,27 +84,40 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     EpsError
         As :func:`read_reports`, :func:`past_report` and the client's methods.
     """
-    if not args.state and not args.scheduler:
+    if _is_file(args):
         return read_reports(Path(args.report))
     directory = ServiceDir.of(args.state)
+    # Those of applications that had the directory before.
+    kept = ApplicationDir(directory.path).kept_reports()
     if args.scheduler or _runs(directory):
-        with client_of(args) as client:
-            found, _ = client.report(args.report)
-    elif directory.is_application():
-        reports = ApplicationDir(directory.path).kept_reports()
-        if args.report not in reports:
-            raise ConfigError(f"sweep is {args.report!r}, but must be one of {', '.join(reports) or 'none'}")
-        found = reports[args.report]
+        try:
+            with client_of(args) as client:
+                found, _ = client.report(args.report)
+        except JobNotFoundError:
+            if args.report not in kept:
+                raise
+            found = kept[args.report]
+    elif args.report in kept:
+        found = kept[args.report]
+    elif directory.is_application() and not directory.record.exists():
+        raise ConfigError(f"sweep is {args.report!r}, but must be one of {', '.join(kept) or 'none'}")
     else:
         found = past_report(directory, args.report)
     return {found["policy"]: found}
 
 
+def _is_file(args: argparse.Namespace) -> bool:
+    """Return whether a file is meant: no service is named, and the word is a path, or that of a file."""
+    if args.state or args.scheduler:
+        return False
+    path = Path(args.report)
+    return path.suffix == ".json" or len(path.parts) > 1 or path.exists()
+
+
 def _runs(directory: ServiceDir) -> bool:
     """Return whether a service has a directory; one on YARN until what it has left is here."""
-    if not directory.is_application():
-        return directory.is_running()
-    return ApplicationDir(directory.path).kept() is None
+    is_on_yarn = directory.is_application() and ApplicationDir(directory.path).kept() is None
+    return is_on_yarn or directory.is_running()
 
 
 def read_reports(path: Path) -> dict[str, dict[str, Any]]:

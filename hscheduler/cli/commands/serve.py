@@ -25,6 +25,7 @@ from eps.system import interrupt
 from hscheduler.application.follow import ApplicationDir, Ended, Following, bring, remove
 from hscheduler.application.submit import submit_service
 from hscheduler.cli.commands.common import policies_of, say
+from hscheduler.live.job import ENDS
 from hscheduler.live.on_yarn import PLACES, cluster_of, container_settings
 from hscheduler.page import PageServer
 from hscheduler.reports.metrics import metrics_text
@@ -139,8 +140,12 @@ def serve(args: argparse.Namespace) -> int:
             service.leave()
             print("H-scheduler stops; its jobs go on, and the next one with this state takes them up", flush=True)
         else:
-            print("H-scheduler ends, and its jobs with it", flush=True)
+            print(f"H-scheduler ends, and its jobs with it; {_results(directory)}", flush=True)
     return EXIT_OK
+
+
+def _results(directory: ServiceDir) -> str:
+    return f"hscheduler results SWEEP{directory.flag} shows what a sweep has brought"
 
 
 # ---- on YARN
@@ -153,7 +158,9 @@ _NOT_ON_YARN = {
     "forget": "each application begins with a record of its own",
 }
 #: Settings of a job's file that the application has.
-_OF_APPLICATION = ("queue", "python", "staging", "tags", "label")
+_OF_APPLICATION = (
+    "queue", "priority", "lifetime_s", "acl", "tags", "label", "python", "staging", "container_timeout_s",
+)  # fmt: skip
 
 
 def _check_no_application(directory: ServiceDir) -> None:
@@ -242,21 +249,22 @@ def _followed(following: Following, known: ApplicationDir, *, detach: bool) -> i
     except KeyboardInterrupt:
         interrupt.let_go_of_closed()
         with interrupt.by_others_too():
-            ended = following.end("H-scheduler ends")
-            _tell_end(following, known, ended)
-        say("H-scheduler ends, and its jobs with it")
-        return EXIT_OK if ended.is_over else EXIT_FAILED
-    _tell_end(following, known, ended)
-    say(f"{known.how_again} begins another")
+            ended = following.end(ENDS)
+            is_here = _brought(following, known, ended)
+        if ended.is_over:
+            say(f"H-scheduler has ended, and its jobs with it; {_results(known.service)}")
+        return EXIT_OK if is_here else EXIT_FAILED
+    _brought(following, known, ended)
+    print(f"hscheduler: {name} {ended.state}: {ended.reason}", file=sys.stderr)
+    if ended.state == "failed":
+        print(f"what its containers wrote: yarn logs -applicationId {name}", file=sys.stderr)
+    say(f"{_results(known.service)}; {known.how_again} begins another")
     return EXIT_FAILED
 
 
-def _tell_end(following: Following, known: ApplicationDir, ended: Ended) -> None:
-    """Fetch what an application has left, and say how it ended."""
+def _brought(following: Following, known: ApplicationDir, ended: Ended) -> bool:
+    """Fetch what an application has left; return whether it is here, and say where it is otherwise."""
     problem = bring(known, following.shared, ended)
-    name = following.application.application_id
-    print(f"hscheduler: {name} {ended.state}: {ended.reason}", file=sys.stderr)
     if problem:
         print(f"hscheduler: {problem}", file=sys.stderr)
-    if ended.state == "failed":
-        print(f"what its containers wrote: yarn logs -applicationId {name}", file=sys.stderr)
+    return not problem

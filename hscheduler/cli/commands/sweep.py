@@ -297,11 +297,14 @@ def sweeps(args: argparse.Namespace) -> int:
             # One that is damaged, or whose cluster is away, does not hide the others.
             problems.append(str(error))
         rows.append((known.sweep_id, name, state, done, results))
-    print(columns(rows, indent=""))
+    more = f"{over} whose results are here are not shown (--all)" if over else ""
+    if rows[1:]:
+        print(columns(rows, indent=""))
+        print(f"hscheduler sweep --resume SWEEP follows one again, or fetches its results{more and f'; {more}'}")
+    else:
+        print(f"no sweep on YARN{more and f'; {more}'}")
     for why in dict.fromkeys(problems):
         print(f"hscheduler: {why}", file=sys.stderr)
-    more = f"; {over} whose results are here are not shown (--all)" if over else ""
-    print(f"hscheduler sweep --resume SWEEP follows one again, or fetches what it has left{more}")
     return EXIT_OK
 
 

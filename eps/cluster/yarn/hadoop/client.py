@@ -17,7 +17,7 @@ from eps.cluster.yarn.hadoop.records import (
     record,
 )
 from eps.cluster.yarn.types import ApplicationReport, ClusterNode, Submission
-from eps.errors import ConfigError, DeadlineError, EpsError
+from eps.errors import ConfigError, DeadlineError
 from eps.hadoop.bridge import jarray, java, jbool, jint, jlong
 from eps.hadoop.errors import AskRefusedError
 from eps.hadoop.session import HadoopSession
@@ -43,10 +43,6 @@ class HadoopClient:
 
     def __init__(self, session: HadoopSession) -> None:
         self.session = session
-        #: Of unmanaged application masters; YARN gives each once, before its master registers.
-        self._am_tokens: dict[str, tuple[Any, Any]] = {}
-        #: Application -> the tokens of its nodes, each of which YARN gives once to a master, too.
-        self._node_tokens: dict[str, Any] = {}
         with session.errors("YARN's client cannot be started"):
             self._client = java("org.apache.hadoop.yarn.client.api.YarnClient").createYarnClient()
             self._client.init(session.java_conf)
@@ -100,41 +96,6 @@ class HadoopClient:
             found = [cluster_node_of(report) for report in self._client.getNodeReports(wanted)]
             return sorted(found, key=lambda node: node.node)
 
-    def am_token(self, application_id: str) -> tuple[Any, Any]:
-        """Return the token by which an unmanaged application master proves itself, and its attempt's id.
-
-        To be asked for before the master registers, by the client that asks for it again.
-
-        Raises
-        ------
-        DeadlineError
-            YARN gives none in time.
-        EpsError
-            The application has ended.
-        """
-        if application_id in self._am_tokens:
-            return self._am_tokens[application_id]
-        application = java_application_id(application_id)
-        end_s = time.monotonic() + ACCEPT_S
-        while time.monotonic() < end_s:
-            with self.session.errors(f"{application_id} gives no token"):
-                token = self._client.getAMRMToken(application)
-            if token is not None:
-                with self.session.errors(f"{application_id} cannot be asked after"):
-                    attempt = self._client.getApplicationReport(application).getCurrentApplicationAttemptId()
-                return self._am_tokens.setdefault(application_id, (token, attempt))
-            report = self.report(application_id)
-            if report.ended:
-                raise EpsError(f"{application_id} has ended: {report.diagnostics}")
-            time.sleep(_LOOK_S)
-        raise DeadlineError(f"{application_id}: YARN has not let its master begin within {ACCEPT_S:g} s")
-
-    def node_tokens(self, application_id: str) -> Any:
-        """Return where the tokens of nodes are kept for an unmanaged application master, however often it begins."""
-        if application_id not in self._node_tokens:
-            self._node_tokens[application_id] = java("org.apache.hadoop.yarn.client.api.NMTokenCache")()
-        return self._node_tokens[application_id]
-
     def close(self) -> None:
         """Let go of the ResourceManager; harmless when repeated."""
         with self.session.errors("YARN's client cannot be stopped"):
@@ -148,7 +109,7 @@ def _context(application: Any, submission: Submission) -> Any:
         submission.queue,
         record("Priority").newInstance(jint(submission.priority)) if submission.priority is not None else None,
         java_launch(submission.launch),
-        jbool(submission.unmanaged),
+        jbool(False),
         jbool(True),
         jint(submission.max_attempts),
         java_resource(submission.resource),

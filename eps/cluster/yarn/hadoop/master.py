@@ -17,7 +17,6 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from eps.cluster.yarn.hadoop.client import HadoopClient
 from eps.cluster.yarn.hadoop.records import (
     completed_of,
     grant_of,
@@ -33,7 +32,7 @@ from eps.cluster.yarn.hadoop.records import (
 )
 from eps.cluster.yarn.types import AllocateResult, Ask, ContainerState, FinalStatus, Grant, Launch, Registration
 from eps.errors import ResourceError, RpcError
-from eps.hadoop.bridge import java, jbool, jfloat, jint, run_as
+from eps.hadoop.bridge import java, jbool, jfloat, jint
 from eps.hadoop.errors import AskRefusedError
 from eps.hadoop.session import HadoopSession
 
@@ -268,22 +267,3 @@ def open_master(session: HadoopSession, node_tokens: Any = None) -> tuple[Hadoop
             client.start()
     containers = _Containers()
     return HadoopAm(session, am, containers), HadoopNm(session, nm, containers)
-
-
-def open_unmanaged_master(client: HadoopClient, application_id: str) -> tuple[HadoopAm, HadoopNm]:
-    """Return both sides of YARN for an application master that runs here: for development and tests.
-
-    The application was submitted with ``unmanaged``.  Opened again, with containers kept, it takes them over as the
-    next attempt of one in a container does.
-
-    Raises
-    ------
-    EpsError
-        The application has ended, or YARN does not let it begin.
-    """
-    session = client.session
-    token, attempt = client.am_token(application_id)
-    with session.errors(f"{application_id} cannot begin"):
-        user = java("org.apache.hadoop.security.UserGroupInformation").createRemoteUser(str(attempt))
-        user.addToken(token)
-        return run_as(user, lambda: open_master(session, client.node_tokens(application_id)))

@@ -10,7 +10,7 @@ from eps.errors import DeadlineError, EpsError, ProtocolError
 from eps.net.arrays.api import Message
 from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart, parse_reply
 from eps.pb import data_pb2 as pb
-from eps.server.pending import Later, PendingExchange, PushRequest
+from eps.server.open_requests import DeferredAnswer, PendingExchange, PushRequest
 
 
 class Answers:
@@ -36,13 +36,13 @@ def push(partition: int, value: int) -> PushPart:
 
 
 def test_a_push_that_outlives_its_answer_has_memory_of_its_own() -> None:
-    reply, later = Answers(), deque[Later]()
+    reply, deferred = Answers(), deque[DeferredAnswer]()
     parts = [push(0, 7), push(1, 8)]
-    exchange = PendingExchange(reply, parts, [], later)
+    exchange = PendingExchange(reply, parts, [], deferred)
     held, refused = (PushRequest(exchange, part) for part in parts)
     refused.refuse(pb.Refusal(unknown_keyset=True))
     exchange.taken_in()
-    assert list(later) == [exchange]
+    assert list(deferred) == [exchange]
     exchange.send()
     assert [answer.accepted for answer in parse_reply(reply.sent[0])[0]] == [False, False]
     for part in parts:

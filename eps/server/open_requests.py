@@ -1,4 +1,4 @@
-"""Exchanges on their way through a server: the parts of a message, and the answer that they wait to complete."""
+"""Open requests of a server: the parts of a worker's message, and transfers of other servers, until answered."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ logger = logging.getLogger(__name__)
 
 
 class Stage(Enum):
-    """How far an exchange is."""
+    """The stage of an exchange."""
 
-    #: Its parts are looked at, one after the other.
+    #: Its parts are being processed, one after the other.
     TAKING_IN = auto()
-    #: All were looked at once; some answers are missing.
+    #: All parts were processed once; some answers are missing.
     WAITING = auto()
     ANSWERED = auto()
 
 
 class PendingExchange:
-    """One message of a worker; answered when its last part is.
+    """One message of a worker, answered when its last part is.
 
-    A part that is refused, or a sum that is not used, ends the wait of the others: what they wait for may be what the
-    worker has to send first.  Parts without an answer are then to be sent again.
+    A refused part, or a sum that is not used, ends the wait for the others: they may wait for something that the worker
+    must send first.  The worker resends parts without an answer.
 
-    Called with the server's lock held, but for :meth:`send`.
+    Called with the server's lock held, except :meth:`send`.
 
     Parameters
     ----------
-    later : deque
-        Takes this exchange once its answer is complete; :meth:`send` is then due.
+    deferred : deque
+        Receives this exchange once its answer is complete; then :meth:`send` is due.
     """
 
     def __init__(
@@ -46,29 +46,29 @@ class PendingExchange:
         reply: ReplyTo,
         pushes: Sequence[PushPart],
         pulls: Sequence[PullPart],
-        later: deque[Later],
+        deferred: deque[DeferredAnswer],
         lean: Lean = PLAIN,
     ) -> None:
         self._reply = reply
-        self._later = later
+        self._deferred = deferred
         self._lean = lean
         self._pushes: dict[int, PushAnswer | None] = dict.fromkeys((part.partition for part in pushes), None)
         self._pulls: dict[int, PullAnswer | None] = dict.fromkeys((part.partition for part in pulls), None)
         self._missing = len(self._pushes) + len(self._pulls)
         if not self._missing or self._missing != len(pushes) + len(pulls):
-            raise ProtocolError("an exchange has at least one part, and one push and one pull at most for a partition")
+            raise ProtocolError("an exchange needs at least one part, and at most one push and one pull a partition")
         self._stage = Stage.TAKING_IN
-        #: A part was refused, so the others are not waited for.
+        #: Whether a part was refused, so that the others are not awaited.
         self._hurried = False
         self._requests: list[PushRequest] = []
         self._answer: Message | None = None
 
     def track(self, request: PushRequest) -> None:
-        """Know a push of this message: the server may need it after the message was answered."""
+        """Register a push of this message, whose data may be needed after the message is answered."""
         self._requests.append(request)
 
     def settle(self, answer: PushAnswer | PullAnswer) -> None:
-        """Take the answer to one part; one that comes after the reply was sent is too late to matter."""
+        """Record the answer to one part; ignored after the reply was sent."""
         if isinstance(answer, PushAnswer):
             if not answer.accepted:
                 self._hurried = True
@@ -82,14 +82,14 @@ class PendingExchange:
             self._maybe_answer()
 
     def refuse_others(self, pushes: Sequence[PushPart], pulls: Sequence[PullPart], refusal: pb.Refusal) -> None:
-        """Answer that all parts but these are not served."""
+        """Refuse all parts except these."""
         for partition in self._pushes.keys() - {part.partition for part in pushes}:
             self.settle(PushAnswer(partition, accepted=False, refusal=refusal))
         for partition in self._pulls.keys() - {part.partition for part in pulls}:
             self.settle(PullAnswer(partition, refusal=refusal))
 
     def taken_in(self) -> None:
-        """Every part has been looked at once."""
+        """Record that every part was processed once."""
         self._stage = Stage.WAITING
         self._maybe_answer()
 
@@ -99,33 +99,33 @@ class PendingExchange:
         self._stage = Stage.ANSWERED
         for request in self._requests if self._missing else ():
             if self._pushes[request.part.partition] is None:
-                # Its memory is the worker's again as soon as the answer has left.
+                # After the answer the worker reuses the memory.
                 request.part = request.part.copied()
         again = pb.Refusal(retry=True)
         pushes = [a or PushAnswer(p, accepted=False, refusal=again) for p, a in self._pushes.items()]
         pulls = [a or PullAnswer(p, refusal=again) for p, a in self._pulls.items()]
         self._answer = build_reply(pushes, pulls, self._lean)
         self._requests = []
-        self._later.append(self)
+        self._deferred.append(self)
 
     def send(self) -> None:
-        """Send the answer; outside the server's lock, because the requester runs at once, and may be in the way.
+        """Send the answer; call without the server's lock, because the requester may run on this thread.
 
-        Never raises: the calling thread usually serves another requester.
+        Never raises, because the calling thread usually serves another requester.
         """
         assert self._answer is not None
         try:
             self._reply.send(self._answer)
         except ProtocolError as error:
-            logger.warning("an answer cannot be sent: %s", error)
+            logger.warning("an answer to a worker cannot be sent: %s", error)
             self._reply.fail(error)
         except EpsError as error:
-            logger.warning("an answer was not taken: %s", error)
+            logger.warning("a worker did not receive its answer: %s", error)
 
 
 @dataclass(slots=True, eq=False)
 class PushRequest:
-    """A push part, waiting; the key under which the pure state knows it."""
+    """An open push part; the key that the pure state uses for it."""
 
     exchange: PendingExchange
     part: PushPart
@@ -140,7 +140,7 @@ class PushRequest:
 
 @dataclass(slots=True, eq=False)
 class PullRequest:
-    """A pull part, waiting."""
+    """An open pull part."""
 
     exchange: PendingExchange
     part: PullPart
@@ -152,26 +152,26 @@ class PullRequest:
 
 @dataclass(eq=False)
 class TransferRequest:
-    """A snapshot, an update or a promotion from the partition's owner, waiting to be applied."""
+    """A snapshot, update or promotion from a partition's owner, until it is applied."""
 
     reply: ReplyTo
     header: pb.DataHeader
     message: Message
     #: The partition that a snapshot describes.
     store: PartitionStore | None = None
-    #: Why it is not taken; None: it is acknowledged.
+    #: Why it is refused; None if it is acknowledged.
     refusal: EpsError | None = None
 
     def send(self) -> None:
-        """Answer that it is done, or why it is not taken; never raises."""
+        """Send the acknowledgement or refusal; never raises."""
         try:
             if self.refusal is None:
                 self.reply.send(Message(simple("done")))
             else:
                 self.reply.fail(self.refusal)
         except EpsError as error:
-            logger.warning("the answer to a transfer was not taken: %s", error)
+            logger.warning("another server did not receive the answer to its transfer: %s", error)
 
 
-#: Answers that commands leave to be sent without the server's lock.
-Later = PendingExchange | TransferRequest
+#: Answers that are sent after the server's lock is released.
+DeferredAnswer = PendingExchange | TransferRequest

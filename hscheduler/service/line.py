@@ -1,0 +1,115 @@
+"""A client's connection to a service: found by the service's directory, and made again where the service restarts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from eps.core.types import Address
+from eps.errors import EpsError, PeerUnavailableError
+from eps.net.calls.call import call, channel
+from eps.net.security.credentials import Security
+from hscheduler.pb.scheduler_pb2_grpc import HSchedulerStub
+from hscheduler.service.directory import ServiceDir, parse_address
+
+#: A service that does not answer is given up after so long; it may be being started again.
+GIVE_UP_S = 30.0
+CALL_TIMEOUT_S = 60.0
+RETRY_S = 0.1
+
+_make_stub: Callable[[grpc.Channel], HSchedulerStub] = HSchedulerStub
+
+
+class Line:
+    """The connection of one client, for any of its threads; parameters and errors as of its client."""
+
+    def __init__(self, directory: ServiceDir, address: str, give_up_s: float) -> None:
+        self._directory = directory
+        self._given = parse_address(address) if address else None
+        self._give_up_s = give_up_s
+        # Refused at once where it cannot be had.
+        self._security()
+        #: Who never answered, and does not run, is not waited for: nobody says that it is being started again.
+        self._has_answered = False
+        self._address: Address | None = None
+        self._channel: grpc.Channel | None = None
+        #: Of the two above: threads may share this.
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        self._forget(self._channel)
+
+    def call(self, method: str, request: Any, what: str, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        """Return the reply to a call; raises as :meth:`repeated`."""
+        return self.repeated(lambda stub: call(getattr(stub, method), request, timeout_s, what), what)
+
+    def repeated(self, attempt: Callable[[HSchedulerStub], Any], what: str) -> Any:
+        """Return what an attempt returns, which is made again while the service cannot be reached.
+
+        Raises
+        ------
+        PeerUnavailableError
+            It does not answer in time, or does not run.
+        EpsError
+            As the attempt.
+        """
+        since_s: float | None = None
+        while True:
+            try:
+                found = self._attempted(attempt)
+                self._has_answered = True
+                return found
+            except PeerUnavailableError as error:
+                if not (self._has_answered or self._given or self._directory.is_running()):
+                    raise PeerUnavailableError(f"{what}: {self._directory.not_running()}") from error
+                now_s = time.monotonic()
+                since_s = now_s if since_s is None else since_s
+                if now_s - since_s > self._give_up_s:
+                    raise PeerUnavailableError(
+                        f"{what}: H-scheduler does not answer for {self._give_up_s:g} s ({error})"
+                    ) from error
+            time.sleep(RETRY_S)
+
+    def _attempted(self, attempt: Callable[[HSchedulerStub], Any]) -> Any:
+        line = self._open()
+        try:
+            return attempt(_make_stub(line))
+        except PeerUnavailableError:
+            self._forget(line)
+            raise
+        except ValueError as error:
+            # What gRPC says where another thread has closed the line in this very moment.
+            if isinstance(error, EpsError) or line is self._channel:
+                raise
+            raise PeerUnavailableError(f"the connection was closed: {error}") from error
+
+    def _security(self) -> Security:
+        """Return what client and service know each other by; a service that was restarted may listen otherwise."""
+        return self._directory.known_security(between_hosts=self._given is not None)
+
+    def _open(self) -> grpc.Channel:
+        address = self._given or self._directory.address()
+        with self._lock:
+            if self._channel is not None and address == self._address:
+                return self._channel
+            before = self._channel
+            self._address, self._channel = address, channel(address, self._security())
+            found = self._channel
+        if before is not None:
+            before.close()
+        return found
+
+    def _forget(self, line: grpc.Channel | None) -> None:
+        """Close a line, unless another thread has opened the next one; that one's calls go on."""
+        # Another thread's call over it ends as if nobody answered, and is made again.
+        with self._lock:
+            is_ours = line is self._channel
+            if is_ours:
+                self._channel = self._address = None
+        if is_ours and line is not None:
+            line.close()

@@ -1,0 +1,168 @@
+"""Hold the figures that documents quote against the results that benchmarks wrote.
+
+A comment after a paragraph or a table says where its figures come from:
+
+    <!-- figures
+    from yarn/compare.json
+    1.74 = policies.static.makespan_s / policies.elastic.makespan_s
+    given 8 0.9
+    -->
+
+``from`` names a file of ``benchmarks/results``.  Each line after it has a figure as the text writes it, and an
+expression over that file's keys with the same value after rounding; ``bar("NAME")`` is what was measured for a bar.
+``given`` lists numbers that are settings, bars or the paper's.  The comment covers the text since the heading, or
+since the comment before it.  There, every number that has a decimal point or one of UNITS behind it must be listed.
+
+``python -m tools.figures`` prints what does not hold; the exit code is 1 if there is anything.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+#: Documents in which every figure must be listed, with or without such a comment.
+PAGES = ("README.md", "docs/benchmarks.md", "benchmarks/README.md")
+
+UNITS = r" ?(?:%|ms|us|s|MB|GB|GB/s|MiB|GiB)(?!\w)| (?:times|percent)\b"
+_NUMBER = re.compile(rf"(?<![\w.,/-])-?\d[\d,]*(\.\d+(?:e-?\d+)?)?(?![\d.]*\.\d)(?P<unit>{UNITS})?")
+_BLOCK = re.compile(r"<!-- figures\n(.*?)\n-->", re.DOTALL)
+#: What is no figure: code, links, comments, and the versions of programs.
+_CODE = re.compile(
+    r"```.*?```|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->|^    .*?$|\b(?:Python|Hadoop|TLS) \d[\d.]*(?: to \d[\d.]*)?",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+class Figure(NamedTuple):
+    """A number of a document, and where it comes from."""
+
+    text: str
+    file: str
+    expression: str
+
+
+class Keys(dict[str, Any]):
+    """A JSON object whose keys are attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"there is no key {name!r}; there are {', '.join(self)}") from None
+
+
+@cache
+def loaded(path: Path) -> Any:
+    """Return the JSON of a file."""
+    return json.loads(path.read_text(encoding="utf-8"), object_hook=Keys)
+
+
+def value(figure: Figure, results: Path = RESULTS) -> float:
+    """Return what the expression of a figure is worth."""
+    found = loaded(results / figure.file)
+    names: dict[str, Any] = {"median": statistics.median, "mean": statistics.fmean, "file": found}
+    names["bar"] = lambda name: next(bar.measured for bar in found.bars if bar.name == name)
+    if isinstance(found, dict):
+        names |= found
+    return float(eval(figure.expression, names))
+
+
+def agrees(text: str, number: float) -> bool:
+    """Return whether ``text`` is ``number``, rounded to the digits that ``text`` has."""
+    plain = text.replace(",", "")
+    if "e" in plain:
+        digits = len(plain.partition("e")[0].partition(".")[2])
+        return f"{number:.{digits}e}" == f"{float(plain):.{digits}e}"
+    half = 0.5 * 10.0 ** -len(plain.partition(".")[2])
+    return abs(float(plain) - number) <= half * (1 + 1e-9)
+
+
+def read(block: str) -> tuple[list[Figure], set[str]]:
+    """Return the figures and the given numbers of a comment."""
+    figures: list[Figure] = []
+    given: set[str] = set()
+    file = ""
+    for line in block.splitlines():
+        word, _, rest = line.partition(" ")
+        if word == "from":
+            file = rest
+        elif word == "given":
+            given.update(rest.split())
+        elif rest.startswith("= ") and file:
+            figures.append(Figure(word, file, rest.removeprefix("= ")))
+        else:
+            raise ValueError(f"{line!r} is neither 'from FILE', 'given NUMBERS' nor 'FIGURE = EXPRESSION'")
+    return figures, given
+
+
+def sections(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the pieces of a document that a comment covers, with its comment; empty where there is none."""
+    for part in re.split(r"^(?=#+ )", _fenced(text), flags=re.MULTILINE):
+        before = 0
+        for block in _BLOCK.finditer(part):
+            yield part[before : block.start()], block[1]
+            before = block.end()
+        yield part[before:], ""
+
+
+def _fenced(text: str) -> str:
+    """Return the text with the blocks of code blanked, whose lines may look like headings."""
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+def numbers(text: str) -> set[str]:
+    """Return the numbers of a text that look like figures, outside of code and links."""
+    found = _NUMBER.finditer(_CODE.sub(" ", text))
+    return {each[0].removesuffix(each["unit"] or "").rstrip(",") for each in found if each[1] or each["unit"]}
+
+
+def faults(text: str, *, every: bool = True, results: Path = RESULTS) -> list[str]:
+    """Return what is wrong with the figures of a document.
+
+    Parameters
+    ----------
+    every : bool
+        Figures of text that no comment covers count as well.
+    """
+    found = []
+    for part, block in sections(text):
+        figures, given = read(block) if block else ([], set())
+        for figure in figures:
+            try:
+                number = value(figure, results)
+            except Exception as error:
+                found.append(f"{figure.text}: {figure.file}: {figure.expression}: {error}")
+                continue
+            if not agrees(figure.text, number):
+                found.append(f"{figure.text}: {figure.file} has {number:.6g} ({figure.expression})")
+            if not re.search(rf"(?<![\d.,]){re.escape(figure.text)}(?![\d]|[.,]\d)", part):
+                found.append(f"{figure.text}: is not in the text above the comment")
+        if block or every:
+            listed = given | {figure.text for figure in figures}
+            heading = part.strip().splitlines()[:1]
+            found += [f"{each}: has no source (below {heading})" for each in sorted(numbers(part) - listed)]
+    return found
+
+
+def main() -> int:
+    """Print the faults of all documents."""
+    some = False
+    for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]):
+        name = str(path.relative_to(ROOT))
+        for fault in faults(path.read_text(encoding="utf-8"), every=name in PAGES):
+            some = True
+            print(f"{name}: {fault}")
+    return int(some)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
