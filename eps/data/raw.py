@@ -107,7 +107,8 @@ def _first_bad(values: Any, matrix: Matrix, finite: NDArray[np.bool_], columns: 
         row, column = divmod(first, matrix.shape[1])
         value = values[row, column]
     where = repr(columns[column]) if columns else column
-    return f"row {row}, column {where} is {value}: features must be finite numbers that float32 can hold"
+    rule = "features must be finite numbers that float32 can hold"
+    return f"row {row}, column {where} is {value}: {rule}; fill it in, or drop the row"
 
 
 def check_width(num_columns: int, features: int | None, name: str) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
@@ -754,7 +754,10 @@ def run(**settings: Any) -> dict[str, Any]:
 
 
 def _array_files(settings: dict[str, Any]) -> AbstractContextManager[dict[str, Any]]:
-    # Not needed to look at a job or to change its size, and slow to import.
+    given = [settings.get(name) for name in ("data", "labels", "test", "test_labels")]
+    if not any(hasattr(value, "shape") or isinstance(value, tuple) for value in given):
+        return nullcontext(settings)
+    # Slow to import, and a job that is submitted needs none of it.
     from eps.data.arrays import array_files
 
     return array_files(settings, cache_dir)

@@ -109,6 +109,7 @@ def test_what_a_scheduler_could_not_start_is_refused():
         (("workers = 2", "worker = 2"), "unknown key 'worker'; did you mean workers"),
         (("workers = 2", "workers = 20"), "20 workers would share 12 splits"),
         (("stretch_s = 0.01", "stretch_s = -1"), "stretch_s is -1.0, but must be at least 0"),
+        (("[space]", "[job.yarn]\nquue = 'x'\n[space]"), r"job: \[yarn\]: unknown key 'quue'; did you mean queue"),
         (("[space]", "[spaces]"), "'spaces' is not a section; did you mean space"),
         (("[job]", "job"), "Expected '='"),
     ],
