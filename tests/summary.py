@@ -16,10 +16,10 @@ BUDGETS = Path(__file__).with_name("budgets.toml")
 _begun_s = time.monotonic()
 #: Of this process and of those that it has waited for, at the end of the last phase of a test.
 _cpu_s = 0.0
-#: Folder -> seconds of its tests, those of their processes, and how many.
+#: Folder -> seconds of its tests, those of a core that they and their processes used, and how many they are.
 _spent: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
-#: Test -> the same.
-_slow: Counter[str] = Counter()
+#: Test -> the same seconds.
+_tests: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
 
 
 def folder_of(nodeid: str) -> str:
@@ -53,11 +53,10 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    spent = _spent[folder_of(report.nodeid)]
-    spent[0] += report.duration
-    spent[1] += getattr(report, "cpu_s", 0.0)
-    spent[2] += report.when == "call"
-    _slow[report.nodeid] += report.duration
+    for spent in (_spent[folder_of(report.nodeid)], _tests[report.nodeid]):
+        spent[0] += report.duration
+        spent[1] += getattr(report, "cpu_s", 0.0)
+    _spent[folder_of(report.nodeid)][2] += report.when == "call"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -69,8 +68,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     cache = getattr(session.config, "cache", None)
     if cache is not None:
-        cache.set("durations/folders", {name: [round(n, 2) for n in spent] for name, spent in sorted(_spent.items())})
-        cache.set("durations/tests", {name: round(s, 3) for name, s in _slow.most_common() if s >= 0.005})
+        # In .pytest_cache/v/durations.
+        for name, found in (("folders", _spent), ("tests", _tests)):
+            slowest = sorted(found.items(), key=lambda entry: -entry[1][0])
+            cache.set(f"durations/{name}", {where: [round(n, 2) for n in spent] for where, spent in slowest})
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

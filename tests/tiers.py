@@ -28,8 +28,11 @@ SEED = "EPS_SEED"
 #: What is not in ``fast``: tests that start processes, or wait for them.
 NOT_FAST = (
     "tests/integration/", "tests/surface/", "tests/yarn/", "tests/devcluster/", "tests/master/",
-    "tests/cli/test_cli_end_to_end.py", "tests/hscheduler/test_yarn_plugin_build.py",
-    "tests/hscheduler/test_killed_scheduler.py",
+    "tests/cli/test_cli_end_to_end.py",
+    *(f"tests/cluster/test_{name}.py" for name in (
+        "hosted_masters", "prefork", "supervisor_processes", "yarn_bridge", "yarn_shipping",
+    )),
+    *(f"tests/hscheduler/test_{name}.py" for name in ("fmin", "killed_scheduler", "service", "yarn_plugin_build")),
 )  # fmt: skip
 #: What the gate always plays on a real Hadoop: the contracts, one job with changes, one with faults.
 ON_HADOOP = (
@@ -39,13 +42,13 @@ ON_HADOOP = (
     "tests/yarn/test_jobs_on_yarn.py::test_a9a_on_yarn_with_adds_and_removes_is_the_local_model",
     "tests/yarn/test_job_faults_on_yarn.py::test_a_master_killed_in_phases_of_a_plan_comes_back",
 )
-#: Tests of whole jobs that prove the same with other faults, sizes and rules -> how many of them the gate draws.  A job
-#: of each kind is always played, and each of the pairs of which both sides must hold.
+#: Tests of whole jobs that prove the same with other faults, sizes and rules -> how many of them the gate draws by its
+#: seed.  The tier ``all`` plays every one.
 DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
     (("tests/yarn/",), 2),
-    (("tests/integration/test_yarn_in_trouble.py",), 5),
-    (("tests/integration/test_resume.py",), 10),
-    (("tests/integration/test_service.py",), 8),
+    (("tests/integration/test_yarn_in_trouble.py",), 4),
+    (("tests/integration/test_resume.py",), 8),
+    (("tests/integration/test_service.py",), 6),
     (("tests/integration/test_exactness.py::test_a9a",), 2),
     (("tests/integration/test_exactness.py::test_dnn",), 1),
     (("tests/integration/test_exactness.py::test_stale",), 2),
@@ -169,12 +172,16 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"tier {tier_of(config)}, seed {seed_of_run()} (the same again: {SEED}={seed_of_run()})"
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out of ``fast`` what is not fast before it is imported."""
+    there = collection_path.relative_to(ROOT).as_posix() if collection_path.is_relative_to(ROOT) else ""
+    return True if tier_of(config) == "fast" and f"{there}/".startswith(NOT_FAST) else None
+
+
 def is_played(item: pytest.Item, tier: str) -> bool:
     """Return whether a test is in a tier, or one of those from which the gate draws."""
     mark = item.get_closest_marker("tier")
-    if mark is not None and TIERS.index(mark.args[0]) > TIERS.index(tier):
-        return False
-    return tier != "fast" or not item.nodeid.startswith(NOT_FAST)
+    return mark is None or TIERS.index(mark.args[0]) <= TIERS.index(tier)
 
 
 def without_most(items: Sequence[pytest.Item]) -> list[pytest.Item]:
