@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import eps.cli.parser
+import eps.spec.file
 import hscheduler.cli
 from eps.cli.exits import EXIT_CODES
 from hscheduler.spec import ClusterSpec, SweepSpec
@@ -43,6 +44,12 @@ _JOB_FILE = """\
 `eps run JOB.toml` reads TOML. Its keys are the flags of `eps run` without the leading dashes (`learning-rate` or
 `learning_rate`), and the arguments of `eps.run` and `eps.Job.start`. A flag overrides the file. Relative paths start at
 the file's folder.
+"""
+
+#: Where a version has tables in a job's file.
+_TABLES = """\
+A key stands at the top of the file, or in the table of its group, as in `[network]` with `van = "tcp"`. The tables are
+{tables}.
 """
 
 _SPACE = """\
@@ -92,7 +99,10 @@ def page() -> str:
     """Return the text of the page."""
     parts = [_HEAD, "## Commands of `eps`\n", *commands(eps.cli.parser.build_parser())]
     parts += ["## Commands of `hscheduler`\n", *commands(hscheduler.cli.build_parser())]
-    parts += [_JOB_FILE, "## A sweep's file\n"]
+    parts.append(_JOB_FILE)
+    if tables := getattr(eps.spec.file, "TABLES", ()):
+        parts.append(_TABLES.format(tables=", ".join(f"`[{each}]`" for each in tables)))
+    parts.append("## A sweep's file\n")
     for section, settings in (("cluster", ClusterSpec), ("sweep", SweepSpec)):
         parts.append(f"`[{section}]`:\n\n" + table(("key", "default", "meaning"), keys(settings)))
     parts.append(_SPACE)
