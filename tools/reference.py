@@ -116,14 +116,19 @@ def page() -> str:
 
 
 def commands(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield a section for each command of a program; options of its first command are not repeated."""
-    known: set[tuple[str, str]] = set()
+    """Yield a section for each command of a program; a command that has most options of the first one refers to it."""
+    first = next(leaves(parser))
+    known = {row(each) for each in first._actions if each.option_strings and each.dest != "help"}
     for inner in leaves(parser):
-        rows = {row(each) for each in inner._actions if each.option_strings}
-        shared = known & rows
-        # Commands that have a --json or --home in common are no reason to send the reader to another section.
-        yield section(inner, shared if len(shared) > 20 else set(), next(leaves(parser)).prog)
-        known = known or rows
+        shared = known & {row(each) for each in inner._actions}
+        if inner is first or len(shared) < len(known) / 2:
+            yield section(inner, set(), "")
+        else:
+            lacks = ", ".join(sorted(name for name, _ in known - shared))
+            link = f"[{first.prog}](#{first.prog.replace(' ', '-')})"
+            yield section(
+                inner, shared, f"It also takes the options of {link}{f', but not {lacks}' if lacks else ''}.\n"
+            )
 
 
 def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -136,14 +141,13 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
             yield from leaves(choice)
 
 
-def section(parser: argparse.ArgumentParser, shared: set[tuple[str, str]], first: str) -> str:
-    """Return the section of one command without the options that it shares with the first one."""
+def section(parser: argparse.ArgumentParser, shared: set[tuple[str, str]], note: str) -> str:
+    """Return the section of one command, with a note in the place of the options in ``shared``."""
     words = [positional(each) for each in parser._actions if not each.option_strings]
     options = any(each.option_strings for each in parser._actions if each.dest != "help")
     usage = " ".join([parser.prog, *(["[OPTIONS]"] if options else []), *words])
     parts = [f"### {parser.prog}\n", f"    {usage}\n", f"{cell(parser.description or '', '')}\n"]
-    if shared:
-        parts.append(f"It takes the options of [{first}](#{first.replace(' ', '-')}) as well.\n")
+    parts.append(note)
     for group in parser._action_groups:
         rows = [row(each) for each in group._group_actions if each.dest != "help"]
         rows = [each for each in rows if each not in shared and each[1]]
