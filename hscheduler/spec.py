@@ -29,7 +29,6 @@ for a worker or server).
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 import tomllib
@@ -42,6 +41,7 @@ from typing import Any, TypeVar
 from eps.errors import ConfigError
 from eps.spec.file import located, named
 from eps.spec.job_spec import MOST_ITERATIONS, MOST_NUMBER, JobSpec
+from eps.system.nearest import did_you_mean
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import Resources
 
@@ -445,8 +445,7 @@ def _is_finite(value: object) -> bool:
 def _known(names: Mapping[str, Any] | tuple[str, ...], known: tuple[str, ...], what: str) -> None:
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f": expected one of {', '.join(known[:12])}"
+            hint = did_you_mean(name, known) or f": expected one of {', '.join(known[:12])}"
             raise ConfigError(f"{name!r} is not {what}{hint}")
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import eps.cli.parser
 import hscheduler.cli
 from eps.cli.exits import EXIT_CODES
+from eps.spec.file import TABLES
 from hscheduler.spec import ClusterSpec, SweepSpec
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
@@ -43,6 +44,8 @@ _JOB_FILE = """\
 `eps run JOB.toml` reads TOML. Its keys are the flags of `eps run` without the leading dashes (`learning-rate` or
 `learning_rate`), and the arguments of `eps.run` and `eps.Job.start`. A flag overrides the file. Relative paths start at
 the file's folder.
+
+A key may also stand in the table of its group, which is the heading of its flag above: `[TABLES]`.
 """
 
 _SPACE = """\
@@ -92,7 +95,7 @@ def page() -> str:
     """Return the text of the page."""
     parts = [_HEAD, "## Commands of `eps`\n", *commands(eps.cli.parser.build_parser())]
     parts += ["## Commands of `hscheduler`\n", *commands(hscheduler.cli.build_parser())]
-    parts += [_JOB_FILE, "## A sweep's file\n"]
+    parts += [_JOB_FILE.replace("TABLES", "]`, `[".join(TABLES)), "## A sweep's file\n"]
     for section, settings in (("cluster", ClusterSpec), ("sweep", SweepSpec)):
         parts.append(f"`[{section}]`:\n\n" + table(("key", "default", "meaning"), keys(settings)))
     parts.append(_SPACE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from eps.cli.exits import EXIT_BAD_INPUT
@@ -25,6 +25,8 @@ class CommandParser(argparse.ArgumentParser):
 
     #: Why an unknown option is none, where that is not plain.
     why_unknown = ""
+    #: Arguments that ``--help`` shows, by their destinations, where there is ``--help-all`` for the others.
+    common: frozenset[str] = frozenset()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # An abbreviation that is clear today is another option, or none, when the next one is added.
@@ -32,6 +34,25 @@ class CommandParser(argparse.ArgumentParser):
         # Wherever an option says that it is of one of these types.
         self.register("type", int, _whole_number)
         self.register("type", float, _number)
+
+    def show_only(self, common: Iterable[str]) -> None:
+        """Have ``--help`` show some arguments, and ``--help-all`` all of them."""
+        self.common = frozenset(common) | {"help", "help_all"}
+        self.add_argument("--help-all", action=_HelpAll, nargs=0, default=argparse.SUPPRESS, help="show all flags")
+
+    def format_help(self) -> str:
+        """Return the help; of a parser with ``--help-all`` that of its common arguments."""
+        if not self.common:
+            return super().format_help()
+        helps = [(action, action.help) for action in self._actions]
+        try:
+            for action in self._actions:
+                if action.dest not in self.common:
+                    action.help = argparse.SUPPRESS
+            return super().format_help()
+        finally:
+            for action, text in helps:
+                action.help = text
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse all words; without any, a program with commands prints its help."""
@@ -71,6 +92,21 @@ class CommandParser(argparse.ArgumentParser):
         """Print what is wrong, and where to find what is right; end with the exit code of bad input."""
         program = self.prog.partition(" ")[0]
         self.exit(EXIT_BAD_INPUT, f"{program}: {message} (see {self.prog} --help)\n")
+
+
+class _HelpAll(argparse.Action):
+    """Print the help of all arguments, and exit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        assert isinstance(parser, CommandParser)
+        parser.common = frozenset()
+        parser.print_help()
+        parser.exit()
+
+
+def help_format(prog: str) -> argparse.HelpFormatter:
+    """Return a formatter that leaves texts as they are, and has room for long flags beside their help."""
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30)
 
 
 def count(text: str) -> int:

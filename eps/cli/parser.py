@@ -10,7 +10,7 @@ import dataclasses
 from typing import Any
 
 from eps._version import __version__
-from eps.cli.arguments import CommandParser, count, given_name
+from eps.cli.arguments import CommandParser, count, given_name, help_format
 from eps.cli.exits import EXIT_CODES
 from eps.cluster.devcluster.settings import HADOOP_VERSION, QUEUES, TRIED_VERSIONS, ClusterSettings
 from eps.spec.job_spec import JobSpec
@@ -23,32 +23,32 @@ Jobs are found by name under EPS_HOME (default ~/.eps).
 """
 
 _RUN_DESCRIPTION = """\
-Train a model, and show how it goes.  The job ends with this command (Ctrl-C ends it
-in order; a second Ctrl-C at once), unless it is detached.
-
-Settings come from defaults, then JOB.toml, then flags.  JOB.toml has the flags'
-names as keys, `at = ["40:add-workers=2"]` among them; its paths count from its folder.
+Train a model and show progress.  The job ends with this command (Ctrl-C), unless --detach.
+Flags override JOB.toml, which overrides the defaults.
 """
 
 _RUN_EXAMPLES = """\
 examples:
   eps run --data sklearn:digits --model softmax --test 0.2
-  eps run --name a9a --data a9a.gz --test a9a.t.gz --iterations 200 \\
-      --at 40:add-workers=2 --at 60:remove-servers=server-1,server-2 --report a9a.json
-  eps run job.toml --learning-rate 0.01 --detach
+  eps run --name a9a --data a9a.gz --test a9a.t.gz --at 40:workers=+2,servers=-1 --report a9a.json
 """
 
 _SUBMIT_DESCRIPTION = """\
-Submit a job to YARN and return once its application is accepted.  It goes on without
-this machine; eps status, logs, add-workers and all other commands find it by its name.
-The cluster is the one of HADOOP_CONF_DIR.
+Submit a job to YARN (the cluster of HADOOP_CONF_DIR) and return once its application is accepted.
 """
 
 _SUBMIT_EXAMPLES = """\
 examples:
-  eps submit --name a9a --data a9a.gz --iterations 200 --queue research
   eps submit job.toml --memory-mb 2048,server=4096 --python env.tar.gz
 """
+
+#: Arguments that ``eps run --help`` and ``eps submit --help`` show.
+_COMMON = (
+    "model", "data", "labels", "test", "normalize", "splits", "iterations", "batch_size", "optimizer",
+    "learning_rate", "l1", "l2", "seed", "workers", "servers", "at", "checkpoint_every", "name", "report", "export",
+)  # fmt: skip
+_COMMON_OF_RUN = (*_COMMON, "on", "detach")
+_COMMON_OF_SUBMIT = (*_COMMON, "queue", "python", "memory_mb")
 
 _RESUME_DESCRIPTION = """\
 Start a job again that was killed, failed, or was on a machine that went down.
@@ -121,12 +121,6 @@ lists-updated (nothing to wait for), copied (those that stay have the data they 
 happens and cannot be aborted), switched (everyone works without them) and released (their processes have ended).""",
 }
 
-#: Groups of the flags of ``eps run``, by the ``group`` of the field.
-_GROUPS = {
-    name: name
-    for name in ("model", "data", "training", "size", "data plane", "checkpoints", "cluster", "safety", "experiments")
-}
-
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of ``eps``; a parsed command has ``command``, ``module:function``."""
@@ -134,7 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
         "eps",
         description=_DESCRIPTION,
         epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=help_format,
     )
     parser.add_argument("--version", action="version", version=f"eps {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -162,7 +156,7 @@ def _command(commands: Any, name: str, help_text: str, target: str, *examples: s
         help=help_text,
         description=text or help_text[:1].upper() + help_text[1:] + ".",
         epilog=shown,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=help_format,
     )
     parser.set_defaults(command=target)
     return parser
@@ -173,34 +167,38 @@ def _add_run(commands: Any) -> None:
     parser.set_defaults(command="run:run")
     parser.add_argument("--detach", action="store_true", help="return when the job trains; it goes on by itself")
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
+    parser.show_only(_COMMON_OF_RUN)
     parser = _training_command(commands, "submit", "submit a job to YARN", _SUBMIT_DESCRIPTION, _SUBMIT_EXAMPLES)
     parser.set_defaults(command="run:submit")
+    parser.show_only(_COMMON_OF_SUBMIT)
 
 
-def _training_command(commands: Any, name: str, help_text: str, text: str, examples: str) -> argparse.ArgumentParser:
+def _training_command(commands: Any, name: str, help_text: str, text: str, examples: str) -> CommandParser:
     """Return a command that takes all settings of a job."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser: CommandParser = commands.add_parser(
         name,
         help=help_text,
+        usage=f"eps {name} [JOB.toml] [--FLAG VALUE ...]",
         description=text,
-        epilog=f"{examples}\n{EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=examples,
+        formatter_class=help_format,
         argument_default=argparse.SUPPRESS,
     )
     parser.add_argument("job_file", nargs="?", metavar="JOB.toml", help="file with settings; flags go before it")
-    parser.add_argument(
-        "--name", type=given_name, metavar="NAME", help="name of the job (default: the model's, with a number)"
-    )
+    parser.add_argument("--name", type=given_name, metavar="NAME", help="name of the job (default: MODEL-N)")
     parser.add_argument(
         "--anew",
         action="store_true",
-        help="begin again where a job of that name stopped before its end; that one and its checkpoints are removed",
+        help="replace a job of that name that stopped before its end, and remove its checkpoints",
     )
     parser.add_argument("--report", metavar="PATH", help="write the report here when the job ends, as JSON")
     parser.add_argument("--export", metavar="PATH", help="write the trained model here, as .npz")
-    groups = {key: parser.add_argument_group(title) for key, title in _GROUPS.items()}
+    groups: dict[str, Any] = {}
     for field in dataclasses.fields(JobSpec):
-        _add_flag(groups[field.metadata.get("group", "model")], field)
+        group = field.metadata.get("group", "model")
+        if group not in groups:
+            groups[group] = parser.add_argument_group(group)
+        _add_flag(groups[group], field)
     return parser
 
 

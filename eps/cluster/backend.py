@@ -213,19 +213,19 @@ class ContainerLedger:
         self.events: list[ContainerEvent] = []
         self._phases = dict.fromkeys(adopted, Phase.RUNNING)
         self._waiting: deque[ContainerRequest] = deque()
-        self._num_there = len(self._phases)
+        self._num_live = len(self._phases)
 
     def phase(self, container_id: str) -> Phase | None:
         """Return the phase of a container; None if it was never requested."""
         return self._phases.get(container_id)
 
-    def is_there(self, container_id: str) -> bool:
+    def is_live(self, container_id: str) -> bool:
         """Return whether a container is granted and has not ended."""
         return self._phases.get(container_id) in (Phase.LAUNCHING, Phase.RUNNING)
 
-    def there(self) -> list[str]:
+    def live(self) -> list[str]:
         """Return the containers that are granted and have not ended, in the order of their requests."""
-        return [container_id for container_id in self._phases if self.is_there(container_id)]
+        return [container_id for container_id in self._phases if self.is_live(container_id)]
 
     def request(self, request: ContainerRequest) -> list[ContainerRequest]:
         """Add a request; return the requests that are granted now, to be launched.
@@ -258,10 +258,10 @@ class ContainerLedger:
 
     def on_end(self, container_id: str, code: int | None, reason: str, taken: bool = False) -> list[ContainerRequest]:
         """Record the end of a container, once; return the requests that are granted in its place, to be launched."""
-        if not self.is_there(container_id):
+        if not self.is_live(container_id):
             return []
         self._phases[container_id] = Phase.ENDED
-        self._num_there -= 1
+        self._num_live -= 1
         self.events.append(Exited(container_id, code, reason, taken))
         return self._grant()
 
@@ -272,9 +272,9 @@ class ContainerLedger:
 
     def _grant(self) -> list[ContainerRequest]:
         granted = []
-        while self._waiting and not (self.max_containers and self._num_there >= self.max_containers):
+        while self._waiting and not (self.max_containers and self._num_live >= self.max_containers):
             request = self._waiting.popleft()
-            self._num_there += 1
+            self._num_live += 1
             self._phases[request.container_id] = Phase.LAUNCHING
             self.events.append(Allocated(request.container_id))
             granted.append(request)

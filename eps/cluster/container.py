@@ -15,8 +15,9 @@ A container runtime (Docker, YARN) starts it and configures it by environment va
 ======================  ===============================================================
 
 None of them is secret: the job's secrets are files in its directory.  The exit codes are those of a process that the
-supervisor forked; :data:`CANNOT_START` says that the environment is invalid.  As process 1 of a container it needs an
-init in front of it, since the kernel does not apply the default action of SIGTERM to process 1.
+supervisor forked; :data:`CANNOT_START` says that the environment is invalid.
+
+A container needs an init as its process 1: the kernel does not apply the default action of SIGTERM to process 1.
 """
 
 from __future__ import annotations

@@ -94,13 +94,13 @@ class LocalResourceManager(Waitable):
         with self._lock:
             if self._withdraw(container_id) or self._closed:
                 return
-            if self._ledger.is_there(container_id):
+            if self._ledger.is_live(container_id):
                 self._send(KillProcess(container_id, signals.SIGTERM))
 
     def kill(self, container_id: str, signal: int = signals.SIGKILL) -> None:
         """Send a signal to a container's process, to simulate failures; no effect if it is not running."""
         with self._lock:
-            if not self._closed and self._ledger.is_there(container_id):
+            if not self._closed and self._ledger.is_live(container_id):
                 self._send(KillProcess(container_id, signal))
 
     def poll(self) -> list[ContainerEvent]:

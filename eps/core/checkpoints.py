@@ -1,4 +1,4 @@
-"""What a job writes to storage: checkpoints while it trains, and its model at the end.  Pure.
+"""Checkpoints of a job while it trains, and the export of its model at the end.  Pure.
 
 A checkpoint is the state of every partition at one clock.  It is ordered for a clock beyond the horizon, which no
 worker has started: so no worker has to wait.  Each server copies a partition when the partition reaches the clock, and
@@ -48,7 +48,7 @@ def checkpoint_name(epoch: int, clock: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How often a checkpoint is taken: every so many clocks or seconds; never if both are 0."""
+    """The interval of checkpoints, in clocks or in seconds; no checkpoints if both are 0."""
 
     clocks: int = 0
     seconds: float = 0.0
@@ -59,7 +59,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOutcome:
-    """How a checkpoint ended."""
+    """The result of a checkpoint."""
 
     clock: int
     #: ``complete``, ``skipped`` or ``failed``.
@@ -106,7 +106,7 @@ class CheckpointContext:
 
 @dataclass
 class Timetable:
-    """When the next checkpoint is due, and at which clock."""
+    """Decides when the next checkpoint is due, and at which clock."""
 
     schedule: Schedule
     #: Clocks that the job trains.
@@ -147,7 +147,7 @@ class Timetable:
         return clock
 
     def due_s(self, job: CheckpointContext) -> float:
-        """Return when the next one is due if nothing else happens before; infinity where none will be."""
+        """Return when the next checkpoint is due if no event comes before; infinity if none will be."""
         if not self.schedule:
             return math.inf
         if self._last_s is None or (self.schedule.clocks and self._clock(job, self._last_s, hurries=False) is not None):
@@ -213,7 +213,7 @@ class Checkpoints:
 
     @property
     def error(self) -> str:
-        """Why the last one that was not skipped failed; empty if it succeeded."""
+        """The error of the last checkpoint that was not skipped; empty if it succeeded."""
         for outcome in reversed(self.outcomes):
             if outcome.state != "skipped":
                 return outcome.reason
@@ -320,13 +320,13 @@ class Checkpoints:
 
     @property
     def is_idle(self) -> bool:
-        """Whether none is scheduled and none is being written."""
+        """Return whether none is scheduled and none is being written."""
         return not self.timetable.schedule and self.pending is None
 
     # ---- what to do
 
     def advance(self, job: CheckpointContext, now_s: float) -> list[e.Command]:
-        """Do what has become possible: order a due checkpoint, resend orders, finish a written one."""
+        """Order a due checkpoint, resend orders, or finish a written checkpoint, as far as possible now."""
         clock = self.timetable.due(job, now_s, writes=self.pending is not None)
         if clock is not None and self.pending is not None:
             self._note(CheckpointOutcome(clock, "skipped", f"the checkpoint of clock {self.pending.clock} is running"))

@@ -79,7 +79,7 @@ class ContainersWarned:
 
 @dataclass(frozen=True, slots=True)
 class RoomSeen:
-    """The cluster has room that no other application asks for (:attr:`eps.core.job.Job.looks_for_room`)."""
+    """The cluster has free capacity that no other application asks for (:attr:`eps.core.job.Job.looks_for_room`)."""
 
     #: For each role, how many containers would fit if the job asked for this role only.
     fits: Mapping[Role, int]
@@ -407,7 +407,7 @@ class CommandBuffer:
         self.send(self._repeats.due(outstanding, self.now_s))
 
     def due_s(self, outstanding: list[tuple[MemberId, m.Order]]) -> float:
-        """Return when :meth:`send_due` will send any of these orders; infinity where there are none."""
+        """Return when :meth:`send_due` will send any of these orders; infinity if there are none."""
         return self._repeats.due_s(outstanding)
 
     def forget(self, name: MemberId | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Containers that the cluster will take away, and what became of their members.  Pure.
+"""Containers that the cluster will take away, and the outcome for their members.  Pure.
 
 A plan drains members on announced containers; other uncommitted plans are aborted for it.
 A member that is still there at the deadline is lost like any other, and the job recovers.
@@ -61,7 +61,7 @@ class Eviction:
 
     @property
     def lost(self) -> bool:
-        """Whether a member that took part ended before it was drained."""
+        """Return whether a member that took part ended before it was drained."""
         return self.took_part and self.outcome is EvictionOutcome.LOST
 
     def warn_again(self, deadline_s: float, now_s: float, reason: str = "", for_others: bool = False) -> None:
@@ -77,7 +77,7 @@ class Eviction:
 
 
 class Evictions:
-    """All evictions of a job."""
+    """The evictions of a job."""
 
     def __init__(self) -> None:
         #: All announced evictions, oldest first.
@@ -140,7 +140,7 @@ class Evictions:
 
     @property
     def are_open(self) -> bool:
-        """True while a container that the job counts on is to be taken away."""
+        """Return whether the cluster will take away a container that the job uses."""
         return bool(self._open)
 
     def of(self, name: MemberId) -> Eviction | None:

@@ -356,7 +356,7 @@ class Job:
         self.out.send_due(self._outstanding())
 
     def _step_start(self, silent: bool) -> None:
-        """Do what the start of the job needs next: wait, request, start, release, or fail."""
+        """Take the next step of the start: wait, request, start, release, or fail."""
         first = list(self.members.by_name.values())
         step, why = self.startup.step(first, silent, self.out.now_s)
         match step:
@@ -409,7 +409,7 @@ class Job:
     # ---- what has become possible
 
     def _advance(self) -> None:
-        """Do everything that has become possible, in the order given in the module's docstring."""
+        """Take every step that has become possible, in the order given in the module's docstring."""
         now_s, failed = self.out.now_s, self.recovery.fatal or self.progress.fatal
         if failed and self.state not in ENDED_STATES:
             self._end(JobState.FAILED, failed)
@@ -531,7 +531,7 @@ class Job:
 
     @property
     def looks_for_room(self) -> bool:
-        """Whether the job would grow back into room that no other application wants."""
+        """Return whether the job would grow back into free capacity that no other application wants."""
         membership = self.membership
         if membership is None or self.state is not JobState.RUNNING:
             return False
@@ -548,9 +548,9 @@ class Job:
 
     @property
     def tick_due_s(self) -> float:
-        """When a tick may bring anything, unless an event comes before: in the past while the job waits for something.
+        """The time of the next tick that can have an effect, if no event comes before; in the past while the job waits.
 
-        A job that only trains waits for nothing: it says its horizon again, and takes checkpoints by the clock.
+        A job that only trains does not wait: its ticks only resend the horizon and take checkpoints by time.
         """
         if self.state in ENDED_STATES:
             return inf

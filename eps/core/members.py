@@ -22,7 +22,7 @@ from eps.core.types import Address, CoreSettings, MemberId, Role, Tier, member_n
 
 
 class MemberPhase(StrEnum):
-    """How far the start of a member has come."""
+    """The stage of a member's start."""
 
     REQUESTED = "requested"
     GRANTED = "granted"
@@ -57,12 +57,12 @@ class Member:
 
     @property
     def granted(self) -> bool:
-        """Whether its container is granted."""
+        """Return whether its container is granted."""
         return self.phase is not MemberPhase.REQUESTED
 
     @property
     def launched(self) -> bool:
-        """Whether its process was launched."""
+        """Return whether its process was launched."""
         return self.phase in (MemberPhase.LAUNCHED, MemberPhase.REGISTERED)
 
     def is_late(self, now_s: float, patience_s: float) -> bool:
@@ -296,7 +296,7 @@ class _Watched:
 
 
 class SilenceWatch:
-    """When each container was last heard, and which containers count as lost.
+    """Tracks when each container was last heard, and decides which containers count as lost.
 
     Times are seconds of one steady clock.
 

@@ -168,7 +168,7 @@ class Membership:
 
     @property
     def takes_over(self) -> bool:
-        """Whether it was made because members were lost."""
+        """Return whether it was made because members were lost."""
         return bool(self.split_clocks)
 
     @property

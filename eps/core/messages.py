@@ -142,7 +142,7 @@ class HeldPartition:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a member holds and its progress; sent after other members were lost."""
+    """The holdings and the progress of a member; sent after other members were lost."""
 
     name: MemberId
     #: Number of the recovery that requested it.

@@ -95,7 +95,7 @@ class Clocks:
 
 @dataclass(slots=True)
 class Follower:
-    """What an owner tracks about a server to which it sends a partition."""
+    """An owner's record of a server to which it sends a partition."""
 
     #: The plan that asked for it; 0 if it stands since the incarnation began.
     plan_id: int
@@ -251,7 +251,7 @@ class PartitionState:
 
     @property
     def stable(self) -> bool:
-        """Whether every caught-up follower has everything that was applied."""
+        """Return whether every caught-up follower has everything that was applied."""
         for follower in self.followers.values():
             if follower.acked is not None and follower.acked < self.sequence:
                 return False
@@ -328,7 +328,7 @@ class PartitionState:
         nothing later (design section 4: a member that was given up must not be believed).
         """
         follows, promotion = self.holding is Holding.FOLLOWER, isinstance(event, s.PromoteArrived)
-        # The plan does not matter: a number denotes the same update, whoever sends it.
+        # The plan does not matter: a number denotes the same update from every sender.
         if not follows or event.sequence < self.sequence:
             own = not follows and self.owned_from is not None and event.sequence >= self.owned_from
             out.append(s.RefuseUpdate(event.request) if own and not promotion else s.DropUpdate(event.request))

@@ -1,4 +1,4 @@
-"""Which partitions and splits move when members are added or removed.
+"""Planning of the partitions and splits that move when members are added or removed.
 
 Pure: tables in, :class:`TransferPlan` out.  The same plan is used for dry runs, the journal, execution and simulation.
 
@@ -22,7 +22,7 @@ from eps.errors import PlanError
 
 
 class TakeRule(StrEnum):
-    """Which of a donor's items move first."""
+    """The order in which a donor's items move."""
 
     LOWEST_FIRST = "lowest-first"
     HIGHEST_FIRST = "highest-first"

@@ -252,7 +252,7 @@ class PlanDriver:
     def ending(self) -> tuple[MemberId, ...]:
         """Return the removed members that are drained and may end.
 
-        A server also waits until the workers have finished their last exchange with it: if its answer gets lost, the
+        A server also waits until the workers have finished their last exchange with it.  If its answer gets lost, the
         worker repeats the request to the same server.
         """
         drained = self._to_end()
@@ -533,7 +533,7 @@ class Flight:
     def turn_of_membership(self) -> int:
         """Return the turn of the plan that made the membership; 0 if no plan did.
 
-        An uncommitted plan never counts: with its turn, members would keep what it brought although it may be aborted.
+        An uncommitted plan never counts, because members would keep what it brought although it may be aborted.
         """
         return self.committed.turn if self.committed is not None else 0
 
@@ -604,7 +604,7 @@ class Plans:
 
     @property
     def undecided(self) -> bool:
-        """Whether a change is queued, in flight or due at a clock; while one is, the last clock is not granted."""
+        """Return whether a change is queued, in flight or due at a clock; if so, the last clock is not granted."""
         return bool(self.open) or bool(self.triggers)
 
     @property
@@ -615,7 +615,7 @@ class Plans:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no change is queued or in flight."""
+        """Return whether no change is queued or in flight."""
         return self.flight.plan is None and not self.queue
 
     # ---- requests
@@ -684,7 +684,7 @@ class Plans:
         return commands
 
     def lacks_followers(self, membership: Membership) -> bool:
-        """Return whether a partition is without the follower that it is to have."""
+        """Return whether a partition lacks its follower."""
         partitions, follows = membership.partitions, self._settings.followers and len(membership.servers) > 1
         return bool(follows) and not all(map(partitions.followers_of, range(len(partitions))))
 

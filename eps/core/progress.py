@@ -1,4 +1,4 @@
-"""Which clocks are complete, their measured results, and how far workers may run ahead.
+"""Complete clocks, their measured results, and the horizon up to which workers may run ahead.
 
 The master keeps every complete clock (:class:`ClockHistory`); a server keeps the results of the latest clocks
 (:class:`LatestResults`).  Pure.
@@ -262,8 +262,8 @@ class Progress:
     def add(self, clock: int, results: tuple[SplitResult, ...], at_s: float) -> list[ClockRecord]:
         """Add results; return the clocks that they complete.  Results that are already known are ignored.
 
-        ``at_s`` is when they were computed.  A clock is complete when the last of its results was computed, in whatever
-        order the reports arrive.
+        ``at_s`` is when they were computed.  A clock is complete when the last of its results was computed; the
+        order in which reports arrive does not matter.
         """
         if clock < self.completed or clock > self.settings.iterations:
             return []
@@ -345,12 +345,12 @@ class Progress:
 
     @property
     def finished(self) -> bool:
-        """Whether the final parameters have been evaluated."""
+        """Return whether the final parameters have been evaluated."""
         return self.completed > self.settings.iterations
 
     @property
     def lookahead(self) -> int:
-        """How many clocks beyond the fastest worker are granted."""
+        """The number of clocks that are granted beyond the fastest worker."""
         if self.iteration_s <= 0.0:
             return MIN_LOOKAHEAD_CLOCKS
         ahead = min(MAX_LOOKAHEAD_CLOCKS, ceil(LOOKAHEAD_S / self.iteration_s))

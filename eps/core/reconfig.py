@@ -46,12 +46,12 @@ class Operation(StrEnum):
 
     @property
     def adds(self) -> bool:
-        """Whether it is one of the two additions."""
+        """Return whether it is one of the two additions."""
         return self in (Operation.ADD_SERVERS, Operation.ADD_WORKERS)
 
 
 class Purpose(StrEnum):
-    """Why a change is made; decides how its plan is counted, aborted and retried."""
+    """The reason for a change; decides how its plan is counted, aborted and retried."""
 
     #: A user or a scheduler requested it.
     ASKED = "asked"
@@ -66,12 +66,12 @@ class Purpose(StrEnum):
 
     @property
     def own(self) -> bool:
-        """Whether the job itself requests the change."""
+        """Return whether the job itself requests the change."""
         return self is not Purpose.ASKED
 
     @property
     def keeps_size(self) -> bool:
-        """Whether the change restores the size that users requested."""
+        """Return whether the change restores the size that users requested."""
         return self in (Purpose.REPLACE, Purpose.REGAIN)
 
 
@@ -140,7 +140,7 @@ class Change:
 
     @property
     def adds(self) -> bool:
-        """Whether the change adds members; a scale may remove others."""
+        """Return whether the change adds members; a scale may remove others."""
         return self.operation.adds or any(part.adds for part in self.parts)
 
     @property
@@ -217,12 +217,12 @@ class Plan:
 
     @property
     def ended(self) -> bool:
-        """Whether it was released or aborted."""
+        """Return whether it was released or aborted."""
         return self.phase in ENDED
 
     @property
     def undecided(self) -> bool:
-        """Whether it can still be aborted."""
+        """Return whether it can still be aborted."""
         return self.phase in UNCOMMITTED
 
 

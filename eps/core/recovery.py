@@ -78,7 +78,7 @@ class Inquiry:
 
 @dataclass(frozen=True, slots=True)
 class RestorePoint:
-    """Where a job that must roll back restarts: a checkpoint, or its seed."""
+    """The point from which a job restarts after a rollback: a checkpoint, or its seed."""
 
     #: Name of the checkpoint; empty for the seed.
     checkpoint: str
@@ -93,7 +93,7 @@ def take_over(before: Membership, inquiry: Inquiry, settings: CoreSettings) -> M
     Under BSP it holds from the first clock that some partition lacks.  No survivor is beyond that clock: a worker that
     computes clock c has read every partition at c, and the servers answered after the workers.
 
-    A member that leaves by a committed plan is not asked: the membership reassigns its splits at once, and what it
+    A member that leaves by a committed plan is not asked.  The membership reassigns its splits at once, and what it
     pushed of them counts where it arrived.  It is not beyond that clock either: a plan commits when its receivers have
     everything that was served before, and afterwards nothing is served that they lack.
 
@@ -228,7 +228,7 @@ INCIDENT_S = 2.0
 
 
 class LossOutcome(StrEnum):
-    """How the job recovered from the loss of a member."""
+    """The outcome of the loss of a member."""
 
     #: Undecided, or the job ended before.
     OPEN = "open"

@@ -1,4 +1,4 @@
-"""When failed changes and orders without effect are tried again.  Pure."""
+"""Retry of failed changes, and resending of orders without effect.  Pure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Said:
 
 @dataclass
 class Repeats:
-    """When each order was last sent, so that an order without effect is resent, after 1 s at first, 16 s at most.
+    """Tracks when each order was last sent, to resend orders without effect: after 1 s at first, 16 s at most.
 
     Only the latest order of each kind counts for a member.  Streams are reliable, and the master resends at once to a
     member that reconnects, so a repeat seldom helps.  Without back-off, repeats would be most of the traffic of a large
@@ -96,7 +96,7 @@ class Repeats:
         return found
 
     def due_s(self, missing: Orders) -> float:
-        """Return when :meth:`due` will return any of these orders; infinity where there are none."""
+        """Return when :meth:`due` will return any of these orders; infinity if there are none."""
         found = [self._said.get((to, type(order).__name__)) for to, order in missing]
         return min((-inf if said is None else said.at_s + said.pause_s for said in found), default=inf)
 

@@ -1,4 +1,4 @@
-"""How a server handles each request: accept, refuse, hold, step.  Ids only, no arrays.
+"""The decisions of a server about each request: accept, refuse, hold, step.  Ids only, no arrays.
 
 The shell (``eps.server``) calls :meth:`ServerState.step` under its lock and executes the commands on the arrays, in
 order; the simulator executes them on stand-ins.  Pure.
@@ -410,7 +410,7 @@ class ServerState:
 
     @property
     def _counted_on(self) -> bool:
-        """Whether a recovery may count on everything held here; until it ends, orders that end plans are ignored."""
+        """Return whether a recovery may count on everything held here; if so, orders that end plans are ignored."""
         return self._asked > (self.membership.recovery if self.membership is not None else 0)
 
     def _closed(self, plan_id: int) -> bool:

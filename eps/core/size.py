@@ -1,4 +1,4 @@
-"""How many members a job wants, holds, has lent and requests, and with how many it starts.  Pure.
+"""The size of a job: members that it wants, holds, has lent and requests, and with how many it starts.  Pure.
 
 For each role ``wanted = held + lent + pending``.
 
@@ -8,8 +8,8 @@ held
     Members of the membership that have their containers.
 lent
     Members that are not requested at once, because they were preempted for *others*, or because the cluster had no room
-    for them at the *start*.  They are requested when the cluster has room that no other application wants, and only for
-    a few seconds: a standing request would take containers that are meant for others.
+    for them at the *start*.  They are requested when the cluster has idle capacity, and only for a few seconds: a
+    standing request would take containers that are meant for others.
 pending
     The rest: members that crashed or left a drained node.  They are requested at once.
 
@@ -48,7 +48,7 @@ Counts = Mapping[Role, int]
 
 
 class Borrower(StrEnum):
-    """Why a job lacks the containers that it has lent."""
+    """The reason why containers are lent."""
 
     #: The cluster preempted them for others.
     OTHERS = "others"
@@ -57,7 +57,7 @@ class Borrower(StrEnum):
 
 
 class StartStep(StrEnum):
-    """What a starting job does next."""
+    """The next step of a starting job."""
 
     WAIT = "wait"
     #: Request all first containers.
@@ -150,7 +150,7 @@ class Size:
 
     @property
     def lacks_room(self) -> bool:
-        """Whether members are lent, to be requested when the cluster has room that no other application wants."""
+        """Return whether members are lent, to be requested when the cluster has idle capacity."""
         return any(number for lent in self.lent.values() for number in lent.values())
 
     def to_regain(self, fits: Counts) -> tuple[Role, int] | None:

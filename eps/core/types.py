@@ -19,14 +19,14 @@ MOST_MEMBERS = 10_000
 
 
 class Role(StrEnum):
-    """What a member of a job does; one process may have both roles."""
+    """The role of a member; one process may have both."""
 
     WORKER = "worker"
     SERVER = "server"
 
 
 class Tier(StrEnum):
-    """How long the container of a member is expected to last (Proteus §3)."""
+    """The expected lifetime of a member's container (Proteus §3)."""
 
     #: Until the job ends, unless it crashes.
     RELIABLE = "reliable"
@@ -63,14 +63,14 @@ UNIX_SOCKET = "unix:"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a process of a job listens: a host and a port, or ``unix:NAME`` and port 0."""
+    """The address at which a process of a job listens: a host and a port, or ``unix:NAME`` and port 0."""
 
     host: str
     port: int
 
     @property
     def is_unix(self) -> bool:
-        """Whether this is a Unix socket, which only processes on the same host can reach."""
+        """Return whether this is a Unix socket, which only processes on the same host can reach."""
         return self.host.startswith(UNIX_SOCKET)
 
     def __str__(self) -> str:
@@ -116,7 +116,7 @@ class CoreSettings:
 
     @property
     def bsp(self) -> bool:
-        """Whether the job runs under BSP."""
+        """Return whether the job runs under BSP."""
         return self.staleness == 0
 
     @property
@@ -133,7 +133,7 @@ class CoreSettings:
         """Return how many clocks a partition must have completed before a worker may compute ``clock``.
 
         Source: EPS §2.2 (BSP, SSP, ASP); design section 6 (b = 0 is BSP).  The evaluation of the final parameters
-        needs every update, whatever the bound.
+        needs every update, also under SSP and ASP.
         """
         if clock >= self.iterations or self.staleness == 0:
             return clock

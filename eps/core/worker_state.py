@@ -1,4 +1,4 @@
-"""What a worker does next: which clock, which splits, and what it resends.  Pure, no arrays.
+"""The decisions of a worker: the next clock, its splits, and what to resend.  Pure, no arrays.
 
 Source: EPS §2.2 Fig. 1b (receive, check the clock list, compute, push by the server list), §3.1.4, Figs 7, 8 and 11;
 design section 5 (work is identified by clock and split, so that an heir can do what a lost worker owed), section 6
@@ -36,7 +36,7 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """When a task was started, in counts of losses and rollbacks."""
+    """The start of a task, in counts of losses and rollbacks."""
 
     epoch: int
     incarnation: int
@@ -138,7 +138,7 @@ class Kept:
 
 
 class Outbox:
-    """What a worker computed and may have to resend, oldest first; under BSP all of one clock."""
+    """Contributions that a worker may have to resend, oldest first; under BSP all of one clock."""
 
     def __init__(self, settings: CoreSettings) -> None:
         self._settings = settings
@@ -357,12 +357,12 @@ class Duties:
 
     @property
     def left(self) -> bool:
-        """Whether this worker is removed and has computed every clock that it owed."""
+        """Return whether this worker is removed and has computed every clock that it owed."""
         return self.clock is not None and self.name not in self.memberships.at(self.clock).workers
 
     @property
     def finished(self) -> bool:
-        """Whether the final parameters have been evaluated."""
+        """Return whether the final parameters have been evaluated."""
         return self.clock is not None and self.clock > self.settings.iterations
 
     def next_work(self) -> Work | None:
@@ -411,7 +411,7 @@ class Duties:
 
 
 class WorkerState:
-    """What a worker owes, what it keeps, and its current task.
+    """The state of a worker: the work that it owes, the contributions that it keeps, and its current task.
 
     :meth:`begin` returns a task; the shell executes it, records the results here, and calls :meth:`end`.  A loss of
     members raises :attr:`epoch`: tasks of an earlier epoch are void, except for results of the same incarnation.
@@ -488,12 +488,12 @@ class WorkerState:
 
     @property
     def leaves(self) -> bool:
-        """Whether nothing is left to compute, unless members are lost."""
+        """Return whether nothing is left to compute, unless members are lost."""
         return self.duties.clock is not None and (self.duties.finished or self.duties.left)
 
     @property
     def _must_confirm(self) -> bool:
-        """Whether this leaving worker may still hold something that the loss of a server would require."""
+        """Return whether this leaving worker may still hold something that the loss of a server would require."""
         return len(self.outbox) > 0 and self.settings.followers > 0 and not self.duties.finished
 
     def begin(self) -> Work | Confirmation | None:

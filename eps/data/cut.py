@@ -1,8 +1,7 @@
-"""Preparing a data set: load, divide, normalise, cut into splits, keep in a cache; new rows for a trained model.
+"""Preparation of a data set: load, divide, normalise, cut into splits, cache; and new rows for a trained model.
 
-The result is a function of the input files and of :class:`~eps.data.settings.DataSettings`; it never depends on the
-number of workers or servers.  Which rows are for training, which for testing, and which belong to which split is a
-function of the seed.
+The result depends only on the input files and :class:`~eps.data.settings.DataSettings`, never on the number of workers
+or servers.  The seed determines which rows are for training, which for testing, and which belong to which split.
 
 Source: EPS §2.2 (the training data is cut into splits that stay as they are while their holders change).
 """
@@ -50,26 +49,25 @@ _TEMPORARY_PREFIX = ".tmp-"
 
 
 def prepare(settings: DataSettings, out_dir: Path | None, cache_dir: Path | None = None) -> DatasetInfo:
-    """Return a prepared data set, from the cache where it is there already.
+    """Return a prepared data set, from the cache if possible.
 
-    Both folders get complete data sets only: files are written beside and renamed, so any number of processes may
-    prepare the same data at once.
+    Both folders are filled atomically, so any number of processes may prepare the same data at once.
 
     Parameters
     ----------
     settings : DataSettings
     out_dir : Path or None
-        Where the data set is wanted; files are hard links into the cache where the file system allows.  None leaves it
-        in the cache.
+        Destination; its files are hard links into the cache if the file system allows.  None leaves the data set in the
+        cache.
     cache_dir : Path or None
-        Data sets of earlier jobs, one folder for each key; None does without.
+        Data sets of earlier jobs, one folder per key; None disables the cache.
 
     Raises
     ------
     DataError
         The data is missing or malformed, or has fewer training rows than splits.
     ConfigError
-        The settings do not go with the data, or no folder is given.
+        The settings do not fit the data, or no folder is given.
     StorageError
         A folder cannot be written, or ``out_dir`` holds something else.
     """
@@ -98,14 +96,14 @@ def prepare(settings: DataSettings, out_dir: Path | None, cache_dir: Path | None
 
 
 def check_inputs(settings: DataSettings) -> None:
-    """Refuse data of which a file is not there, without reading it.
+    """Refuse missing input files, without reading them.
 
     Raises
     ------
     DataError
-        A file does not exist, or is none.
+        An input does not exist or is not a file.
     ConfigError
-        A data set of scikit-learn is unknown, or that is not installed.
+        A scikit-learn data set is unknown, or scikit-learn is not installed.
     """
     for text in (settings.data, settings.labels, settings.test_path, settings.test_labels):
         if text is not None and is_builtin(text):
@@ -130,7 +128,7 @@ def _content(text: str) -> list[list[str]]:
         return [[text, builtin_version(text)]]
     paths = input_paths(text)
     beside = [labels for path in paths if (labels := idx_labels_beside(path)) is not None]
-    # The name matters too: its ending may tell the format.
+    # The name counts too: its extension may determine the format.
     return [[path.name, content_key(path)] for path in [*paths, *beside]]
 
 
@@ -143,11 +141,11 @@ def _complete_dataset(directory: Path, key: str) -> DatasetInfo | None:
 
 
 def _publish(target: Path, key: str, fill: Callable[[Path], DatasetInfo]) -> DatasetInfo:
-    """Fill a folder beside ``target`` and rename it into place; whoever comes second takes what is there."""
+    """Fill a temporary folder and rename it to ``target``; if another process was faster, use its result."""
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY_PREFIX}{target.name[:16]}-", dir=target.parent))
     try:
-        # mkdtemp makes folders that other users cannot read.
+        # mkdtemp creates folders that other users cannot read.
         folder.chmod(0o755)
         info = fill(folder)
         for _ in range(2):
@@ -161,13 +159,13 @@ def _publish(target: Path, key: str, fill: Callable[[Path], DatasetInfo]) -> Dat
             if found is not None:
                 return found
             _set_aside(target)
-        raise StorageError(f"{target}: cannot be replaced: somebody else keeps writing there")
+        raise StorageError(f"{target}: cannot be replaced: another process keeps writing there")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _set_aside(damaged: Path) -> None:
-    """Take a damaged data set out of the way; a rename, so that two processes cannot both delete."""
+    """Move a damaged data set away by a rename, so that two processes cannot both delete it."""
     with contextlib.suppress(FileNotFoundError):
         aside = Path(tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=damaged.parent))
         try:
@@ -200,7 +198,7 @@ def _build(settings: DataSettings, key: str, folder: Path) -> DatasetInfo:
             "each needs at least one"
         )
     train_rows = train_rows[training_order(train_rows.size, settings.seed)]
-    # Statistics in file order, so that they do not change with the order of training.
+    # Statistics are computed in file order, independent of the training order.
     fitted_rows = np.sort(train_rows) if settings.normalize in FITTED_KINDS else train_rows[:0]
     normalizer = fit_normalizer(settings.normalize, raw_X[fitted_rows])
     X, y = normalizer.apply(raw_X[train_rows]), _targets(settings, raw, classes)[train_rows]
@@ -238,7 +236,7 @@ def _build(settings: DataSettings, key: str, folder: Path) -> DatasetInfo:
 
 
 def _load_parts(settings: DataSettings) -> tuple[RawData, NDArray[Any], RawData, NDArray[Any]]:
-    """Return the training data with its rows and the test data with its rows; they may be the same data."""
+    """Return training data and its rows, then test data and its rows; both may come from the same file."""
     raw = load_as(settings, settings.data, settings.labels)
     if settings.test_path is None:
         train_rows, test_rows = divide(raw.num_rows, settings)
@@ -249,14 +247,14 @@ def _load_parts(settings: DataSettings) -> tuple[RawData, NDArray[Any], RawData,
         not sparse.issparse(raw.X) and raw.num_features != test.num_features
     ):
         raise DataError(
-            f"{settings.test_path}: {test.num_features} features, {test.format}: must be as the training data, "
+            f"{settings.test_path}: {test.num_features} features, {test.format}: must match the training data, "
             f"{raw.num_features} features, {raw.format}"
         )
     return raw, np.arange(raw.num_rows), test, np.arange(test.num_rows)
 
 
 def load_as(settings: DataSettings, path: str, labels: str | None, *, labels_optional: bool = False) -> RawData:
-    """Load a file in the way that the settings say."""
+    """Load a file with the format options of ``settings``."""
     return load(
         path,
         format=settings.format,
@@ -296,7 +294,7 @@ def _targets(settings: DataSettings, raw: RawData, classes: tuple[Label, ...]) -
 
 
 def _settled(settings: DataSettings, raw: RawData) -> DataSettings:
-    """Return the settings with what "auto" found where a file to predict need not show it."""
+    """Replace "auto" by the detected value where a file to predict might not reveal it."""
     base = "auto" if raw.index_base is None else str(raw.index_base)
     return replace(settings, index_base=base, format="text" if raw.format == "text" else settings.format)
 
@@ -319,11 +317,11 @@ def _describe(settings: DataSettings, raw: RawData, classes: tuple[Label, ...]) 
     return f"{names} ({raw.format}): {raw.num_rows} rows x {raw.num_features} features{kinds}{test}"
 
 
-# ---- which rows go where
+# ---- division of the rows
 
 
 class _Purpose(IntEnum):
-    """Keys of the random streams; other packages of EPS use small numbers for theirs."""
+    """Keys of the random streams; other packages of EPS use small numbers."""
 
     TEST_ROWS = 101
     FOLDS = 102
@@ -331,7 +329,7 @@ class _Purpose(IntEnum):
 
 
 def permutation(num_rows: int, seed: int, purpose: int) -> Int64Array:
-    """Return row numbers in the order that ``seed`` and ``purpose`` give."""
+    """Return row numbers in the order that ``seed`` and ``purpose`` determine."""
     stream = np.random.Generator(np.random.Philox(key=np.array([seed, purpose], dtype=np.uint64)))
     return stream.permutation(num_rows).astype(np.int64)
 
@@ -365,7 +363,7 @@ def divide(num_rows: int, settings: DataSettings) -> tuple[Int64Array, Int64Arra
 
 
 def training_order(num_rows: int, seed: int) -> Int64Array:
-    """Return the order of the training rows before they are cut, so that a sorted file gives mixed splits."""
+    """Return the order of the training rows before the cut, so that a sorted file gives mixed splits."""
     return permutation(num_rows, seed, _Purpose.ORDER)
 
 
@@ -375,7 +373,7 @@ def piece(num_rows: int, num_pieces: int, number: int) -> tuple[int, int]:
 
 
 def local_features(num_features: int, *matrices: Matrix) -> Int64Array:
-    """Return the sorted unique features that CSR matrices touch."""
+    """Return the sorted unique features that occur in CSR matrices."""
     num_values = sum(matrix.nnz for matrix in matrices)
     if num_features <= 16 * num_values:
         touched = np.zeros(num_features, dtype=bool)
@@ -397,7 +395,7 @@ def _check_parts(num_rows: int, num_test: int, test: str | None) -> None:
 
 @dataclass(frozen=True, eq=False)
 class PredictionData:
-    """Rows to predict, and their targets where the file has them."""
+    """Rows to predict, with targets if the file has them."""
 
     #: Dense float32 or CSR float32, shape (n, num_features), as the file has them.
     X: Matrix
@@ -413,37 +411,37 @@ def load_for_prediction(
     *,
     labels: str | None = None,
 ) -> PredictionData:
-    """Load rows that a trained model is to predict.
+    """Load rows for prediction with a trained model.
 
     Parameters
     ----------
     path : str or Path
         The new file.
     settings : DataSettings
-        Of the training data (``DatasetInfo.settings``, which knows the index base that was found).
+        Settings of the training data (``DatasetInfo.settings``, with the detected index base).
     num_features : int
         Width of the model.
     classes : sequence
         Classes of the model; empty for regression.
     labels : str or None
-        File of labels of the new rows.
+        Label file of the new rows.
 
     Returns
     -------
     PredictionData
-        ``y`` is None where the file has no labels, or where one label that is no class fills the column: LIBSVM
-        has no way to leave it out, so people write 0.
+        ``y`` is None if the file has no labels, or one constant label that is not a class: LIBSVM requires a label, so
+        people write 0.
 
     Raises
     ------
     DataError
-        The file is missing or malformed, is wider than the model, or mixes classes with labels that are none.
+        The file is missing or malformed, is wider than the model, or mixes known and unknown classes.
     """
     format = "auto" if settings.format == "sklearn" else settings.format
     settings = replace(settings, features=num_features, format=format)
     raw = load_as(settings, str(path), labels, labels_optional=True)
     if raw.num_features != num_features:
-        raise DataError(f"{path}: {raw.num_features} features: the model has {num_features}")
+        raise DataError(f"{path}: {raw.num_features} features: must be {num_features}, as in the model")
     if raw.y is None:
         return PredictionData(raw.X, None)
     if settings.task != "regression":

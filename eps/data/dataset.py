@@ -17,7 +17,7 @@ from eps.data.splitfile import SplitData, read_split
 from eps.errors import StorageError
 from eps.storage.locations import Location, RemotePath, location, read_file
 
-#: Changes whenever the same settings and files would give other files.
+#: Increased whenever equal settings and inputs would give other files.
 FORMAT_VERSION = 1
 INFO_NAME = "dataset.json"
 NORMALIZER_NAME = "normalizer.npz"
@@ -31,11 +31,11 @@ def split_name(split: int) -> str:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is in a prepared data set; the same whatever workers and servers there are."""
+    """Description of a prepared data set; independent of workers and servers."""
 
-    #: Where the files lie; not part of the description.
+    #: Folder of the files; not part of the description.
     directory: Location
-    #: What the job asked for; ``index_base``, and ``format`` of text, are those that were found.
+    #: Settings of the job, with the detected ``index_base``, and ``format`` for text.
     settings: DataSettings
     #: SHA-256 of the settings and of the input files: equal keys mean equal files.
     key: str
@@ -44,18 +44,18 @@ class DatasetInfo:
     num_features: int
     #: Sorted classes; the target of a row is a position in it.  Empty for regression.
     classes: tuple[Label, ...]
-    #: True where ``X`` of the splits is CSR and localised.
+    #: Whether ``X`` of the splits is CSR and localised.
     is_sparse: bool
-    #: Training rows of each split: differ by at most one.
+    #: Training rows of each split; they differ by at most one.
     split_rows: tuple[int, ...]
-    #: Test rows of each split: differ by at most one, may be 0.
+    #: Test rows of each split; they differ by at most one and may be 0.
     split_test_rows: tuple[int, ...]
     #: SHA-256 of each split file.
     split_checksums: tuple[str, ...]
     split_size_bytes: tuple[int, ...]
-    #: Names of the feature columns, where the file has a header.
+    #: Names of the feature columns, if the file has a header.
     feature_names: tuple[str, ...] | None
-    #: What was read, in words.
+    #: Summary of the input, for people.
     source: str
 
     @property
@@ -65,12 +65,12 @@ class DatasetInfo:
 
     @property
     def num_splits(self) -> int:
-        """Pieces of the training data."""
+        """Number of splits of the training data."""
         return len(self.split_rows)
 
     @property
     def num_test_rows(self) -> int:
-        """Rows of the test set; 0 where there is none."""
+        """Rows of the test set; 0 if there is none."""
         return sum(self.split_test_rows)
 
     def split_path(self, split: int) -> Location:
@@ -95,7 +95,7 @@ class DatasetInfo:
         return test.test_X, test.test_y
 
     def load_normalizer(self) -> Normalizer:
-        """Return what is to be done to rows that are predicted."""
+        """Return the normaliser for rows to predict."""
         path = self.directory / NORMALIZER_NAME
         try:
             with read_file(path) as file, np.load(file, allow_pickle=False) as arrays:
@@ -106,7 +106,7 @@ class DatasetInfo:
             raise StorageError(error.errno, f"{path}: cannot be read: {error.strerror}") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the description as JSON can hold it; without the directory."""
+        """Return the description as JSON values, without the directory."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "directory"}
         values = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
         summary = {"task": self.task, "num_splits": self.num_splits, "num_test_rows": self.num_test_rows}
@@ -114,12 +114,12 @@ class DatasetInfo:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], directory: Location) -> DatasetInfo:
-        """Return the description that :meth:`to_dict` gave.
+        """Return the description that :meth:`to_dict` returned.
 
         Raises
         ------
         StorageError
-            Of another version, or fields are missing.
+            The description has another version or lacks fields.
         """
         if values.get("version") != FORMAT_VERSION:
             raise StorageError(
@@ -140,12 +140,12 @@ class DatasetInfo:
 def open_dataset(directory: Location | str) -> DatasetInfo:
     """Return the description of a prepared data set.
 
-    The split files may be absent: a worker may hold a few only.
+    Split files may be missing: a worker may hold only a few.
 
     Raises
     ------
     StorageError
-        There is no data set in ``directory``, or its description cannot be used.
+        ``directory`` holds no data set, or its description is unusable.
     """
     place = location(directory)
     path = place / INFO_NAME
@@ -162,7 +162,7 @@ def open_dataset(directory: Location | str) -> DatasetInfo:
 
 
 def is_complete(info: DatasetInfo) -> bool:
-    """Tell whether all files are there with the sizes that they should have."""
+    """Return whether all files exist with their recorded sizes."""
     place = info.directory
     if isinstance(place, RemotePath):
         found = place.sizes()

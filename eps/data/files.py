@@ -1,4 +1,4 @@
-"""Reading input files as bytes, whatever they are compressed with, from this machine or from HDFS."""
+"""Reading input files as bytes, with any compression, from this machine or from HDFS."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _HASH_CHUNK_BYTES = 1 << 20
 
 
 def input_paths(text: str) -> tuple[Location, ...]:
-    """Return the files that ``text`` names: one path or location on HDFS, or several divided by commas.
+    """Return the files that ``text`` names: one path or HDFS location, or several separated by commas.
 
     Raises
     ------
     DataError
         A file does not exist or is not a regular file.
     StorageError
-        HDFS cannot be asked.
+        HDFS cannot be reached.
     ConfigError
-        HDFS cannot be found, or it is on another file system.
+        HDFS is not configured, or a location is on another file system.
     """
     whole = _located(text)
-    # A name may have a comma in it; without one there is nothing to ask twice.
+    # A name may contain a comma; without one, no check is needed here.
     alone = "," not in text or (whole.is_file() if isinstance(whole, RemotePath) else whole.exists())
     paths = (whole,) if alone and text.strip() else tuple(_located(part) for part in text.split(",") if part.strip())
     if not paths:
-        raise DataError(f"{text!r} names no file: give a path, or paths divided by commas")
+        raise DataError(f"{text!r} names no file: give a path, or paths separated by commas")
     for path in paths:
-        # What is on HDFS is asked for once where it is there.
+        # For an existing file on HDFS this is the only request.
         if path.is_file():
             continue
         if path.is_dir():
-            raise DataError(f"{path}: is a folder, but data must be files: name those in it, divided by commas")
+            raise DataError(f"{path}: is a folder, but data must be files: name its files, separated by commas")
         raise DataError(f"{path}: no such file: data must be an existing file, hdfs://HOST:PORT/PATH or sklearn:NAME")
     return paths
 
@@ -52,16 +52,16 @@ def _located(text: str) -> Location:
 
 
 def read_input(path: Location) -> bytes:
-    """Return the content of a file, unpacked from gzip, bzip2, xz and from a tar archive of one file.
+    """Return the content of a file, unpacked from gzip, bzip2, xz and a tar archive of one file.
 
-    What is packed is told by its first bytes, not by its name.
+    Compression is detected by the first bytes, not by the name.
 
     Raises
     ------
     DataError
-        The file cannot be read, is empty, is damaged, or is an archive of more or fewer files than one.
+        The file cannot be read, is empty or damaged, or is an archive that does not hold exactly one file.
     StorageAwayError
-        It is on HDFS, which cannot be reached.
+        The file is on HDFS, which is unreachable.
     """
     try:
         content = path.read_bytes()
@@ -90,7 +90,7 @@ def read_input(path: Location) -> bytes:
 def _only_member(archive: bytes, path: Location) -> bytes:
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            # Archives made on macOS carry "._name" beside every file.
+            # Archives from macOS contain "._name" beside every file.
             members = [m for m in tar.getmembers() if m.isfile() and not os.path.basename(m.name).startswith(".")]
             if len(members) != 1:
                 names = ", ".join(sorted(m.name for m in members)) or "none"
@@ -114,14 +114,14 @@ def file_sha256(path: Path) -> str:
 
 
 def content_key(path: Location) -> str:
-    """Return a text that differs where the content of a file does: of one on HDFS without reading it.
+    """Return a key that differs if the content of a file does; a file on HDFS is not read.
 
     Raises
     ------
     DataError
-        It cannot be had.
+        The file cannot be read.
     StorageAwayError
-        HDFS cannot be reached.
+        HDFS is unreachable.
     """
     if not isinstance(path, RemotePath):
         return file_sha256(path)
@@ -134,7 +134,7 @@ def content_key(path: Location) -> str:
 
 
 def bare_name(path: Location) -> str:
-    """Return the name in lower case without the endings of compression and archives."""
+    """Return the file name in lower case, without extensions of compression and archives."""
     name = path.name.lower()
     for ending in (".gz", ".bz2", ".xz", ".tgz", ".tar"):
         name = name.removesuffix(ending)

@@ -1,4 +1,4 @@
-"""Loading data of any format that EPS knows: files, raw text, and the small data sets that come with scikit-learn."""
+"""Loading data of all supported formats: files, raw text, and the small data sets of scikit-learn."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from eps.data.table import parse_table
 from eps.errors import ConfigError, DataError
 from eps.storage.locations import Location
 
-#: ``--data`` of a data set of scikit-learn starts with this.
+#: Prefix of ``--data`` for a data set of scikit-learn.
 SKLEARN_PREFIX = "sklearn:"
 SKLEARN_NAMES = ("breast_cancer", "diabetes", "digits", "iris", "wine")
-#: Hash buckets of raw text where the number of features is not given.
+#: Hash buckets of raw text if the number of features is not given.
 DEFAULT_BUCKETS = 1 << 18
 _PAIR = re.compile(r"\d+:\S+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-#: A file is told by its first lines; a row of LIBSVM may have no features, so one line is not enough.
+#: Limits for format detection.  A row of LIBSVM may have no features, so one line is not enough.
 _SNIFFED_LINES = 100
 _SNIFFED_BYTES = 1 << 20
 
@@ -52,21 +52,21 @@ def load(
     Parameters
     ----------
     path_or_name : str or Path
-        A file (plain, gzip, bzip2, xz, or a tar archive of one file), files divided by commas (text, one class in
-        each), or ``sklearn:NAME``.
+        A file (plain, gzip, bzip2, xz, or a tar archive of one file), files separated by commas (text, one class per
+        file), or ``sklearn:NAME``.
     format : str
-        "libsvm", "csv", "dense" (lines of numbers divided by blanks), "npz", "npy", "idx", "text" (hashed words),
+        "libsvm", "csv", "dense" (lines of numbers separated by blanks), "npz", "npy", "idx", "text" (hashed words),
         "sklearn", or "auto".
     labels : str, Path or None
-        File of labels, where the data holds features only.
+        Label file, if the data holds features only.
     features : int or None
         Width (LIBSVM and sparse ``.npz``), required width (dense), or number of hash buckets (text).
     label_column, columns, delimiter
-        Of tables; see :func:`eps.data.table.parse_table`.  ``label_column`` "none": no labels.
+        Options of tables; see :func:`eps.data.table.parse_table`.  ``label_column`` "none": no labels.
     index_base : str
-        "auto", "0" or "1": the number of the first feature of a LIBSVM file.
+        Number of the first feature of a LIBSVM file: "auto", "0" or "1".
     labels_optional : bool
-        Data to predict: labels may be absent.
+        Whether labels may be missing, as in data to predict.
 
     Returns
     -------
@@ -77,7 +77,7 @@ def load(
     DataError
         The file is missing, empty or malformed.
     ConfigError
-        The format is unknown or cannot be told, or an option does not go with it.
+        The format is unknown or cannot be detected, or does not support an option.
     """
     data = str(path_or_name)
     if format not in FORMATS:
@@ -87,21 +87,23 @@ def load(
     labels_path = None if labels is None else input_paths(str(labels))[0]
     if is_builtin(data) or format == "sklearn":
         if not is_builtin(data) or format not in ("auto", "sklearn"):
-            raise ConfigError(f"data {data!r} does not go with format {format!r}: sklearn:NAME is format sklearn")
+            raise ConfigError(f"data {data!r} does not fit format {format!r}: sklearn:NAME is format sklearn")
         _refuse(labels_path, "sklearn")
         raw = load_builtin(data)
         check_width(raw.num_features, features, data)
         return raw
 
     paths = input_paths(data)
-    # Unpacking is the slowest part of small jobs: telling the format and reading share it.
+    # Detection and reading share the unpacked file: unpacking is the slowest part of small jobs.
     read = cache(read_input)
     format = detect_format(paths, read) if format == "auto" else format
     if len(paths) > 1 and format != "text":
-        raise ConfigError(f"data names {len(paths)} files, but format {format} reads one: only text reads several")
+        raise ConfigError(
+            f"data names {len(paths)} files, but format {format} supports one: only text supports several"
+        )
     path = paths[0]
     if columns and format not in ("csv", "dense"):
-        raise ConfigError(f"columns are chosen ({', '.join(columns)}), but format {format} has none to choose from")
+        raise ConfigError(f"columns are set ({', '.join(columns)}), but format {format} has no columns to choose from")
     if format == "npz":
         raw = load_npz(path, labels_path, features)
     elif format == "npy":
@@ -132,17 +134,17 @@ def load(
             check_lengths(raw.num_rows, y.size, str(path), str(labels_path))
             raw = RawData(X=raw.X, y=y, classes=classes, format=raw.format, feature_names=raw.feature_names)
     if raw.y is None and not labels_optional:
-        raise DataError(f"{path}: no labels: training needs them; name a file of labels or a label column")
+        raise DataError(f"{path}: no labels, but training needs them: set a label file or a label column")
     return raw
 
 
 def detect_format(paths: Sequence[Location], read: Callable[[Location], bytes] = read_input) -> str:
-    """Tell the format of files by their names and first lines.
+    """Return the format of files by their names and first lines.
 
     Raises
     ------
     ConfigError
-        It cannot be told.
+        The format cannot be detected.
     """
     if len(paths) > 1:
         return "text"
@@ -162,7 +164,7 @@ def detect_format(paths: Sequence[Location], read: Callable[[Location], bytes] =
     if found is None:
         first = lines[0].strip()[:60] if lines else ""
         raise ConfigError(
-            f"{path}: the format cannot be told from {first!r}: set it to one of {', '.join(FORMATS[1:])}"
+            f"{path}: the format cannot be detected from {first!r}: set it to one of {', '.join(FORMATS[1:])}"
         )
     return found
 
@@ -211,19 +213,19 @@ def _refuse(labels: Location | None, format: str) -> None:
 
 
 def parse_text(contents: Sequence[tuple[str, bytes]], *, features: int | None = None, labelled: bool = True) -> RawData:
-    """Read lines of text as counts of their words and pairs of neighbouring words.
+    """Read lines of text as counts of words and of pairs of neighbouring words.
 
-    Words are what blanks divide, in lower case.  A word or pair counts in bucket CRC-32 modulo ``features``, which is
-    the same in every process and version; two that meet in a bucket add up.  Weights (tf-idf, presence) are left to
-    the normaliser, since they may use the training part only.
+    Words are separated by blanks and converted to lower case.  Each word or pair is counted in bucket CRC-32 modulo
+    ``features``, which is the same in every process and version; colliding ones add up.  Weights (tf-idf, presence) are
+    left to the normaliser, since they may use the training part only.
 
     Parameters
     ----------
     contents : sequence of (str, bytes)
-        Names and unpacked files.  One file: ``label TAB text`` in each line.  Several: text only, and the label is
-        the number of the file from 0.
+        Names and unpacked files.  One file: ``label TAB text`` in each line.  Several: text only, and the label is the
+        index of the file.
     features : int or None
-        Hash buckets; None is :data:`DEFAULT_BUCKETS`.
+        Hash buckets; default: :data:`DEFAULT_BUCKETS`.
     labelled : bool
         False for one file without labels.
 
@@ -235,7 +237,7 @@ def parse_text(contents: Sequence[tuple[str, bytes]], *, features: int | None = 
     Raises
     ------
     DataError
-        A line has no label where it needs one, or there is no line.
+        A line lacks its label, or there are no lines.
     """
     num_buckets = DEFAULT_BUCKETS if features is None else features
     if not 1 <= num_buckets < 2**31:
@@ -275,28 +277,28 @@ def parse_text(contents: Sequence[tuple[str, bytes]], *, features: int | None = 
 
 
 def is_builtin(data: str) -> bool:
-    """Tell whether ``data`` names a data set instead of a file."""
+    """Return whether ``data`` names a scikit-learn data set instead of a file."""
     return data.startswith(SKLEARN_PREFIX)
 
 
 def check_builtin(data: str) -> str:
-    """Return the bare name.
+    """Return the name without its prefix.
 
     Raises
     ------
     ConfigError
-        Unknown name, or scikit-learn is not installed.
+        The name is unknown, or scikit-learn is not installed.
     """
     name = data.removeprefix(SKLEARN_PREFIX)
     if name not in SKLEARN_NAMES:
-        raise ConfigError(f"data is {data!r}, but of scikit-learn's must be one of {', '.join(SKLEARN_NAMES)}")
+        raise ConfigError(f"data is {data!r}, but the scikit-learn data set must be one of {', '.join(SKLEARN_NAMES)}")
     if importlib.util.find_spec("sklearn") is None:
         raise ConfigError(f"data is {data!r}, which needs scikit-learn: pip install '.[data]' in EPS's folder")
     return name
 
 
 def builtin_version(data: str) -> str:
-    """Return what the content of a data set depends on besides its name."""
+    """Return the version on which the content of a data set depends."""
     check_builtin(data)
     import sklearn
 
@@ -309,7 +311,7 @@ def load_builtin(data: str) -> RawData:
     Raises
     ------
     ConfigError
-        Unknown name, or scikit-learn is not installed.
+        The name is unknown, or scikit-learn is not installed.
     """
     name = check_builtin(data)
     from sklearn import datasets

@@ -1,7 +1,7 @@
-"""LIBSVM text (``label index:value ...``), read a few megabytes at a time with whole-array operations.
+"""Parser of LIBSVM text (``label index:value ...``), in chunks, with whole-array operations.
 
-A chunk that the fast way does not understand is read again line by line, which either gives the same or says which
-line is wrong and why.
+A chunk that the fast parser does not understand is parsed again line by line.  That gives the same result, or an error
+with the line and the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from eps.data.raw import Float64Array, Int64Array, RawData, csr_float32
 from eps.errors import DataError
 
 _CHUNK_BYTES = 8 << 20
-#: Indices are read as float64, which holds all whole numbers below this.
+#: Indices are parsed as float64, which is exact for whole numbers below this.
 _INDEX_LIMIT = 2**53
 _COMMENT = re.compile(rb"#[^\n]*")
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -28,7 +28,7 @@ _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of one chunk: ``indices`` and ``values`` of all rows one after the other, ``counts`` of each row."""
+    """The rows of one chunk: ``indices`` and ``values`` of all rows, concatenated, and ``counts`` per row."""
 
     labels: Float64Array
     counts: Int64Array
@@ -41,18 +41,18 @@ class _Rows:
 def parse_libsvm(
     content: bytes, name: str, *, features: int | None = None, index_base: Literal["auto", "0", "1"] = "auto"
 ) -> RawData:
-    """Read LIBSVM text.
+    """Parse LIBSVM text.
 
     Parameters
     ----------
     content : bytes
         The unpacked file.
     name : str
-        Of the file, for messages.
+        Name of the file, for messages.
     features : int or None
         Width of the result; None takes the largest index.
     index_base : "auto", "0" or "1"
-        Number of the first feature; "auto" is 0 where index 0 occurs, else 1.
+        Number of the first feature; "auto" is 0 if index 0 occurs, else 1.
 
     Returns
     -------
@@ -102,7 +102,7 @@ def parse_libsvm(
 
 
 def _chunks(content: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield whole lines of a few megabytes with the number of the first line."""
+    """Yield chunks of whole lines, with the number of the first line."""
     start, line = 0, 1
     while start < len(content):
         stop = content.rfind(b"\n", start, start + _CHUNK_BYTES) + 1
@@ -124,7 +124,7 @@ def _parse(chunk: bytes, first_line: int, name: str) -> _Rows:
 
 
 def _parse_fast(chunk: bytes, first_line: int) -> _Rows | None:
-    """Return the rows, or None where anything at all is unusual."""
+    """Return the rows, or None if anything is unusual."""
     raw = np.frombuffer(chunk, dtype=np.uint8)
     blank = raw <= ord(" ")
     starts = np.flatnonzero(~blank & np.concatenate(([True], blank[:-1])))
@@ -165,9 +165,9 @@ def _parse_fast(chunk: bytes, first_line: int) -> _Rows | None:
 
 
 def _numbers(text: bytes) -> Float64Array | None:
-    """Return all numbers of a text, or None where something in it is not one."""
+    """Return all numbers of a text, or None if a token is not a number."""
     with warnings.catch_warnings():
-        # NumPy reports unmatched text by a warning or, later, by ValueError.
+        # NumPy reports an invalid token by a warning or, in later versions, ValueError.
         warnings.simplefilter("error")
         try:
             return np.fromstring(text, dtype=np.float64, sep=" ")
@@ -176,7 +176,7 @@ def _numbers(text: bytes) -> Float64Array | None:
 
 
 def _parse_lines(chunk: bytes, first_line: int, name: str) -> _Rows:
-    """Read line by line with a message for everything that can be wrong."""
+    """Parse line by line, with a message for every possible error."""
     labels: list[float] = []
     counts: list[int] = []
     indices: list[int] = []

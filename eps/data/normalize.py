@@ -1,7 +1,7 @@
-"""Normalising features, with statistics of the training rows only.
+"""Normalisation of features, with statistics of the training rows only.
 
-Statistics are computed and applied in float64, row by row or column by column in a fixed order, and rounded to
-float32 once, so the same data gives the same bits.  Prediction applies the same :class:`Normalizer` to new rows.
+Statistics are computed and applied in float64, in a fixed order, and rounded to float32 once, so that equal data gives
+equal bits.  Prediction applies the same :class:`Normalizer` to new rows.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from eps.data.raw import Float64Array, Matrix, csr_float32
 from eps.data.settings import NORMALIZATIONS
 from eps.errors import ConfigError, DataError
 
-#: Sparse data of at most this many columns is made dense where its columns are to be centred.
+#: Sparse data with at most this many columns is made dense for centring.
 MAX_DENSIFIED_COLUMNS = 1024
-#: ``tfidf`` keeps a weight for every column, whether it occurs or not: half a gigabyte at this width.
+#: ``tfidf`` keeps a weight for every column, used or not: half a gigabyte at this width.
 MAX_WEIGHTED_COLUMNS = 1 << 26
-#: Kinds that have statistics of the training rows.
+#: Kinds with statistics of the training rows.
 FITTED_KINDS = ("standard", "tfidf")
 _ROWS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True, eq=False)
 class Normalizer:
-    """What is done to every row, in training and in prediction.
+    """The normalisation of rows, in training and in prediction.
 
-    ``none`` nothing; ``l2`` rows to unit length; ``standard`` columns to zero mean and unit variance; ``tfidf``
-    columns times the inverse document frequency, then rows to unit length; ``binary`` 1 where a value is not 0.
+    ``none``: nothing; ``l2``: rows to unit length; ``standard``: columns to zero mean and unit variance; ``tfidf``:
+    columns times the inverse document frequency, then rows to unit length; ``binary``: 1 for every non-zero value.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class Normalizer:
     scale: Float64Array | None = None
 
     def apply(self, X: Matrix) -> Matrix:
-        """Return normalised rows; ``X`` itself is not changed.
+        """Return normalised rows; ``X`` is not changed.
 
         Parameters
         ----------
@@ -56,7 +56,7 @@ class Normalizer:
         Raises
         ------
         DataError
-            ``X`` has another number of columns than the training data.
+            The number of columns differs from the training data.
         """
         if self.scale is not None and X.shape[1] != self.scale.size:
             raise DataError(f"{X.shape[1]} feature columns: must be {self.scale.size}, as in the training data")
@@ -82,7 +82,7 @@ class Normalizer:
         return result
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays to store; the kind is among them."""
+        """Return the arrays to store, including the kind."""
         arrays: dict[str, NDArray[Any]] = {"kind": np.array(self.kind)}
         if self.mean is not None:
             arrays["mean"] = self.mean
@@ -97,7 +97,7 @@ class Normalizer:
         Raises
         ------
         DataError
-            The kind is missing or unknown, or its statistics are missing.
+            The kind is missing or unknown, or statistics are missing.
         """
         kind = str(arrays["kind"]) if "kind" in arrays else "missing"
         if kind not in NORMALIZATIONS:
@@ -125,8 +125,8 @@ def fit_normalizer(kind: str, X: Matrix) -> Normalizer:
     Raises
     ------
     ConfigError
-        ``kind`` is unknown, or ``standard`` is asked of sparse data with too many columns to be made dense, or
-        ``tfidf`` with too many to keep a weight for each.
+        ``kind`` is unknown, or the data has too many columns: for ``standard`` to make sparse data dense, for ``tfidf``
+        to keep a weight for each.
     """
     if kind not in NORMALIZATIONS:
         raise ConfigError(f"normalize is {kind!r}, but must be one of {', '.join(NORMALIZATIONS)}")
@@ -137,7 +137,7 @@ def fit_normalizer(kind: str, X: Matrix) -> Normalizer:
             raise ConfigError(
                 f"normalize is 'tfidf', but the data has {X.shape[1]} columns: must be at most {MAX_WEIGHTED_COLUMNS}"
             )
-        # Smooth idf: as if one document more held every word, so that none divides by zero.
+        # Smooth idf: one more document with every word, to avoid a division by zero.
         frequency = np.bincount(X.indices[X.data != 0], minlength=X.shape[1]) if sparse.issparse(X) else (X != 0).sum(0)
         return Normalizer(kind, scale=np.log((1.0 + X.shape[0]) / (1.0 + frequency)) + 1.0)
     return Normalizer(kind)
@@ -150,7 +150,7 @@ def _fit_standard(X: Matrix) -> Normalizer:
             f"normalize is 'standard', but the data is sparse with {num_columns} columns: centring fills every zero, "
             f"so it must have at most {MAX_DENSIFIED_COLUMNS}; use l2"
         )
-    # Two passes: the sum of squares minus the square of the sum would lose digits where the mean is large.
+    # Two passes: the sum of squares minus the square of the sum loses digits if the mean is large.
     total = np.zeros(num_columns)
     for rows in _dense_parts(X):
         total += rows.sum(axis=0)
@@ -159,7 +159,7 @@ def _fit_standard(X: Matrix) -> Normalizer:
     for rows in _dense_parts(X):
         squares += np.square(rows - mean).sum(axis=0)
     scale = np.sqrt(squares / num_rows)
-    # A constant column is noise of rounding around zero after centring: leave it there instead of blowing it up.
+    # A constant column is rounding noise around zero after centring: do not amplify it.
     scale[scale <= 1e-12 * np.maximum(np.abs(mean), 1e-300)] = 1.0
     return Normalizer("standard", mean, scale)
 
@@ -171,7 +171,7 @@ def _dense_parts(X: Matrix) -> Iterator[Float64Array]:
 
 
 def _unit_rows(X: Matrix, column_weights: Float64Array | None) -> Matrix:
-    """Return rows of length 1; rows of zeros stay."""
+    """Return rows of length 1; rows of zeros stay zero."""
     if sparse.issparse(X):
         values = X.data.astype(np.float64)
         if column_weights is not None:

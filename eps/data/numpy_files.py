@@ -1,4 +1,4 @@
-"""NumPy and SciPy files (``.npy``, ``.npz``), IDX arrays, and labels in a file of their own."""
+"""NumPy and SciPy files (``.npy``, ``.npz``), IDX arrays, and label files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0
 
 
 def is_idx(content: bytes) -> bool:
-    """Tell whether bytes begin as an IDX array does."""
+    """Return whether the bytes begin like an IDX array."""
     return len(content) > 4 and content[:2] == b"\0\0" and content[2] in _IDX_TYPES and 1 <= content[3] <= 8
 
 
@@ -54,7 +54,7 @@ def parse_idx(content: bytes, name: str) -> NDArray[Any]:
     Raises
     ------
     DataError
-        The header is not that of an IDX file, or the size is not the one that it announces.
+        The header is invalid, or the size differs from the announced one.
     """
     if not is_idx(content):
         raise DataError(f"{name}: first bytes {content[:4].hex()}: an IDX file starts with 0000, type, dimensions")
@@ -70,25 +70,25 @@ def parse_idx(content: bytes, name: str) -> NDArray[Any]:
 
 
 def idx_labels_beside(images: Location) -> Location | None:
-    """Return the label file that lies beside ``...images-idx3-ubyte``, if any."""
+    """Return the existing label file beside ``...images-idx3-ubyte``, if any."""
     candidate: Location = images.with_name(images.name.replace("images-idx3", "labels-idx1"))
     return candidate if candidate != images and candidate.is_file() else None
 
 
 def load_labels(path: Location) -> tuple[Float64Array, tuple[str, ...] | None]:
-    """Read labels from ``.npy``, IDX, or text with one label in a line.
+    """Read labels from ``.npy``, IDX, or text with one label per line.
 
     Returns
     -------
     y : ndarray, shape (n,), float64
-        Labels, or numbers of classes.
+        Labels, or indices of classes.
     classes : tuple of str or None
-        Sorted names of the classes, where labels are not numbers.
+        Sorted class names, if labels are not numbers.
 
     Raises
     ------
     DataError
-        Not one-dimensional, or a label is missing or not finite.
+        Labels are not one-dimensional, or one is missing or not finite.
     """
     content = read_input(path)
     if content.startswith(_NPY_MAGIC):
@@ -102,7 +102,7 @@ def load_labels(path: Location) -> tuple[Float64Array, tuple[str, ...] | None]:
 
 
 def labels_from_array(array: NDArray[Any], name: str) -> tuple[Float64Array, tuple[str, ...] | None]:
-    """Return labels of an array of numbers or strings as :func:`load_labels` does."""
+    """Return labels in an array of numbers or strings, as :func:`load_labels` does."""
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -128,12 +128,12 @@ def write_npz(file: BinaryIO, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def load_npz(path: Location, labels: Location | None, features: int | None) -> RawData:
-    """Read a SciPy sparse matrix, or a NumPy ``.npz`` of ``X``; labels are beside it, or are its array ``y``.
+    """Read a SciPy sparse matrix, or a NumPy ``.npz`` of ``X``, with a label file or its array ``y``.
 
     Raises
     ------
     DataError
-        The archive is damaged, is of neither kind, or does not fit its labels.
+        The archive is damaged, of another kind, or does not match its labels.
     """
     content = read_input(path)
     try:
@@ -171,7 +171,9 @@ def _widened(values: Any, features: int | None, path: Location) -> Any:
     if features is None or values.shape[1] == features:
         return values
     if values.shape[1] > features:
-        raise DataError(f"{path}: {values.shape[1]} feature columns: must be at most {features}, as asked for")
+        raise DataError(
+            f"{path}: {values.shape[1]} feature columns: must be at most {features}, the setting of features"
+        )
     matrix = sparse.csr_matrix(values)
     matrix.resize((matrix.shape[0], features))
     return matrix
@@ -183,9 +185,9 @@ def load_npy(path: Location, labels: Location | None, label_column: str, feature
     Raises
     ------
     DataError
-        Not a two-dimensional array of finite numbers, or it does not fit its labels.
+        The file is not a two-dimensional array of finite numbers, or does not match its labels.
     ConfigError
-        ``label_column`` is not one that an array has.
+        ``label_column`` is not valid for an array.
     """
     array = parse_npy(read_input(path), str(path))
     if labels is not None or label_column == "none":
@@ -207,9 +209,9 @@ def load_npy(path: Location, labels: Location | None, label_column: str, feature
 
 
 def load_idx(path: Location, labels: Location | None, features: int | None) -> RawData:
-    """Read IDX images; pixels of one byte become 0 .. 1.
+    """Read IDX images; pixels of one byte are scaled to 0 .. 1.
 
-    Labels default to the file beside ``...images-idx3-ubyte``.
+    By default, labels come from the file beside ``...images-idx3-ubyte``.
     """
     array = parse_idx(read_input(path), str(path))
     rows = array.reshape(array.shape[0], -1) if array.ndim > 1 else array[:, None]
@@ -225,6 +227,6 @@ def load_idx(path: Location, labels: Location | None, features: int | None) -> R
 
 
 def looks_like_idx_name(path: Location) -> bool:
-    """Tell whether a file is called as IDX files are."""
+    """Return whether the name is typical of IDX files."""
     name = bare_name(path)
     return name.endswith(("-ubyte", ".idx")) and "idx" in name

@@ -1,6 +1,6 @@
-"""A prepared data set where every host can read it: on HDFS, uploaded once, in a folder that its key names.
+"""Publication of a prepared data set on HDFS, for all hosts: uploaded once, to a folder named by its key.
 
-A worker reads the files of its own splits there and no others; see :class:`eps.worker.datasets.Datasets`.
+A worker reads only the files of its own splits; see :class:`eps.worker.datasets.Datasets`.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from eps.system import interrupt
 
 _TEMPORARY_PREFIX = ".tmp-"
 _PIECE_BYTES = 1 << 20
-#: Files that are uploaded at the same time.
+#: Number of concurrent uploads.
 _AT_ONCE = 6
 
 
 def publish_dataset(info: DatasetInfo, cache: RemotePath, *, public: bool = False) -> DatasetInfo:
-    """Return the data set as it is under ``cache`` on HDFS, where it is put unless it is there.
+    """Return the data set in its folder under ``cache`` on HDFS; upload it if it is missing.
 
-    Any number of processes may publish the same data set at once: its folder appears whole, and whoever comes second
-    takes what is there.
+    The folder appears atomically.  Any number of processes may publish the same data set at once; later ones use the
+    folder of the first.
 
     Parameters
     ----------
     info : DatasetInfo
-        Of this machine, as :func:`eps.data.cut.prepare` gives it.
+        A local data set, from :func:`eps.data.cut.prepare`.
     cache : RemotePath
-        Data sets of earlier jobs, one folder for each key; made when needed.
+        Data sets of earlier jobs, one folder per key; created if missing.
     public : bool
-        Everybody may read it; by default its user alone.
+        Make it readable by everyone; by default by its user only.
 
     Raises
     ------
     StorageError
-        It cannot be read here, or not be written there; what was read back from there was something else.
+        A file cannot be read here or written there, or differs when it is read back.
     """
     target = cache / info.key
     if _is_there(info, target):
@@ -60,20 +60,20 @@ def publish_dataset(info: DatasetInfo, cache: RemotePath, *, public: bool = Fals
     storage = cache.storage(public=public)
     folder = f"{_TEMPORARY_PREFIX}{info.key[:16]}-{secrets.token_hex(6)}"
     try:
-        # The description last: who looks for a data set looks for it.
+        # The description comes last: its existence means that the data set is complete.
         checksums = {split_name(split): info.split_checksums[split] for split in range(info.num_splits)}
 
         def copy(name: str) -> None:
             _copy(info.directory / name, storage, f"{folder}/{name}", checksums.get(name, ""))
 
-        # Side by side: HDFS takes its time to close a file, however small.
+        # Concurrent uploads: HDFS takes long to close even small files.
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="publish") as pool:
             names = [*checksums, TEST_NAME, NORMALIZER_NAME]
-            # What stops this thread (eps.system.interrupt.heed) stops each of them; no two can be in one context.
+            # Requests to stop (eps.system.interrupt.heed) must reach each thread, and each needs its own context.
             list(pool.map(lambda context, name: context.run(copy, name), [copy_context() for _ in names], names))
         copy(INFO_NAME)
         if target.is_dir() and not _is_there(info, target):
-            # Somebody removed files of it: nobody can use it.
+            # Files were removed: the folder is unusable.
             storage.remove(info.key)
         try:
             storage.rename(folder, info.key)
@@ -94,7 +94,7 @@ def _is_there(info: DatasetInfo, target: RemotePath) -> bool:
 
 
 def _copy(source: Path | RemotePath, storage: Storage, path: str, expected: str = "") -> None:
-    """Copy a file and read it back; ``expected`` is its SHA-256, where that is known."""
+    """Copy a file and verify it by reading it back; ``expected`` is its SHA-256, if known."""
     try:
         with source.open("rb") if isinstance(source, Path) else source.open() as file, storage.write(path) as copy:
             digest = _digest(file, copy)

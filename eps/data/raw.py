@@ -1,4 +1,4 @@
-"""What every reader of a format returns: a matrix of features and the labels; labels as what models learn from."""
+"""The common result of all readers: features and labels; and labels as targets for models."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ Int64Array = NDArray[np.int64]
 Matrix = Any
 #: A class as the data names it.
 Label = str | int | float
-#: A message names so many classes.
+#: Maximum number of classes in a message.
 _SHOWN_CLASSES = 8
 
 
 @dataclass(frozen=True, eq=False)
 class RawData:
-    """Data as a file holds it, before it is divided, normalised and cut.
+    """The content of a data file, before division, normalisation and cut.
 
     Attributes
     ----------
     X : ndarray or csr_matrix, shape (n, d), float32
     y : ndarray, shape (n,), float64, or None
-        Labels; where ``classes`` is given, numbers of classes.  None where the file has none.
+        Labels, or indices of ``classes`` if those are given.  None if the file has no labels.
     """
 
     X: Matrix
     y: Float64Array | None
-    #: Sorted names of the classes, where labels are not numbers.
+    #: Sorted class names, if labels are not numbers.
     classes: tuple[str, ...] | None = None
-    #: Format that was read.
+    #: Format of the file.
     format: str = ""
-    #: Number of the first feature in the file; only LIBSVM has one.
+    #: Number of the first feature; LIBSVM only.
     index_base: int | None = None
-    #: Names of the columns, where the file has a header.
+    #: Column names, if the file has a header.
     feature_names: tuple[str, ...] | None = None
 
     @property
     def num_rows(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return int(self.X.shape[0])
 
     @property
     def num_features(self) -> int:
-        """Columns of ``X``."""
+        """Number of columns of ``X``."""
         return int(self.X.shape[1])
 
 
 def csr_float32(
     data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: tuple[int, int]
 ) -> sparse.csr_matrix:
-    """Return a CSR matrix of arrays whose indices are known to be sorted and free of duplicates."""
+    """Return a CSR matrix of arrays whose indices are sorted and unique."""
     matrix = sparse.csr_matrix((data, indices, indptr), shape=shape, copy=False)
-    # Known by construction; asking SciPy to find out would cost a pass over all values.
+    # Known by construction; SciPy would check it with a pass over all values.
     matrix.has_sorted_indices = True
     matrix.has_canonical_format = True
     return matrix
@@ -74,7 +74,7 @@ def to_matrix(values: Any, name: str, columns: Sequence[str] = ()) -> Matrix:
     Raises
     ------
     DataError
-        Not two-dimensional, without rows or columns, or with values that float32 cannot hold.
+        The values are not two-dimensional, are empty, or do not fit float32.
     """
     if len(values.shape) != 2 or 0 in values.shape:
         raise DataError(f"{name}: an array of shape {tuple(values.shape)}: features must be rows x columns, not empty")
@@ -107,23 +107,24 @@ def _first_bad(values: Any, matrix: Matrix, finite: NDArray[np.bool_], columns: 
         row, column = divmod(first, matrix.shape[1])
         value = values[row, column]
     where = repr(columns[column]) if columns else column
-    return f"row {row}, column {where} is {value}: features must be finite numbers that float32 can hold"
+    rule = "features must be finite numbers that float32 can hold"
+    return f"row {row}, column {where} is {value}: {rule}; fill it in, or drop the row"
 
 
 def check_width(num_columns: int, features: int | None, name: str) -> None:
-    """Refuse dense data of another width than the one asked for."""
+    """Refuse dense data whose width differs from the setting ``features``."""
     if features is not None and num_columns != features:
-        raise DataError(f"{name}: {num_columns} feature columns: must be {features}, the number of features asked for")
+        raise DataError(f"{name}: {num_columns} feature columns: must be {features}, the setting of features")
 
 
 def check_lengths(num_rows: int, num_labels: int, name: str, labels_name: str) -> None:
-    """Refuse labels that do not fit the rows one to one."""
+    """Refuse labels that do not match the rows one to one."""
     if num_rows != num_labels:
         raise DataError(f"{name} has {num_rows} rows, but {labels_name} has {num_labels} labels: must be equal")
 
 
 def labels_from_strings(values: Sequence[str], where: str) -> tuple[Float64Array, tuple[str, ...] | None]:
-    """Return labels as numbers, or as numbers of classes with the sorted names of these.
+    """Return labels as numbers, or as indices of classes with the sorted class names.
 
     Raises
     ------
@@ -151,14 +152,14 @@ def check_labels_finite(y: Float64Array, where: str) -> None:
 
 
 def find_classes(raw: RawData, task: Task) -> tuple[Label, ...]:
-    """Return the sorted classes of labelled data; none for regression.
+    """Return the sorted classes of labelled data; empty for regression.
 
-    Whole numbers are ints, other numbers floats, names strings.
+    Whole numbers become ints, other numbers floats, names strings.
 
     Raises
     ------
     DataError
-        A binary task whose labels are not exactly two, a multiclass task of one, or a regression of names.
+        A binary task has not exactly two classes, a multiclass task has one, or a regression has names as labels.
     """
     _labels(raw)
     if task == "regression":
@@ -176,7 +177,7 @@ def find_classes(raw: RawData, task: Task) -> tuple[Label, ...]:
 
 
 def find_labels(raw: RawData) -> tuple[Label, ...]:
-    """Return the sorted labels that occur: names, or numbers that are ints where they are whole."""
+    """Return the sorted distinct labels: names, or numbers, which are ints if whole."""
     if raw.classes is not None:
         return raw.classes
     return tuple(int(v) if v == int(v) else v for v in np.unique(_labels(raw)).tolist())
@@ -188,7 +189,7 @@ def encode(raw: RawData, task: Task, classes: Sequence[Label]) -> NDArray[Any]:
     Returns
     -------
     ndarray, shape (n,)
-        float32 values for regression, else int32 positions in ``classes``.
+        float32 values for regression, else int32 indices of ``classes``.
 
     Raises
     ------

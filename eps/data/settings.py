@@ -1,4 +1,4 @@
-"""What a job says about its data; a value that is checked when it is made."""
+"""A job's data settings, validated on creation."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ TASKS = ("binary", "multiclass", "regression")
 FORMATS = ("auto", "libsvm", "csv", "dense", "npz", "npy", "idx", "text", "sklearn")
 NORMALIZATIONS = ("none", "l2", "standard", "tfidf", "binary")
 INDEX_BASES = ("auto", "0", "1")
-#: ``test`` of this form takes the last rows of the file: ``last:5000``.
+#: ``test`` with this prefix takes the last rows of the file: ``last:5000``.
 LAST_ROWS_PREFIX = "last:"
 
 
 @dataclass(frozen=True, slots=True)
 class DataSettings:
-    """Where the data is, how to read it, and how to divide and cut it.
+    """The location of the data, how to read it, and how to divide and cut it.
 
     Nothing here depends on the number of workers or servers.
 
     Raises
     ------
     ConfigError
-        A value that cannot work.
+        A value is invalid.
     """
 
-    #: A path, paths divided by commas (text, one class in each), or ``sklearn:NAME``.
+    #: A path, paths separated by commas (text, one class per file), or ``sklearn:NAME``.
     data: str
     task: Task
-    #: Fixed pieces of the training data, at least one.
+    #: Number of splits of the training data, at least one.
     num_splits: int
-    #: Seeds the division into training and test rows and the order of the training rows.
+    #: Seed of the division into training and test rows and of the order of the training rows.
     seed: int = 0
-    #: File of labels, where ``data`` holds features only.
+    #: Label file, if ``data`` holds features only.
     labels: str | None = None
     #: A path, a fraction of the rows (``0.2``), the last rows (``last:5000``), or None.
     test: str | None = None
-    #: File of labels of ``test``.
+    #: Label file of ``test``.
     test_labels: str | None = None
     #: Number of folds of a cross-validation; fold ``fold`` is the test set.
     folds: int | None = None
@@ -89,12 +89,12 @@ class DataSettings:
 
     @property
     def test_fraction(self) -> float | None:
-        """Part of the rows that becomes the test set, if ``test`` is a number.
+        """Part of the rows for the test set, if ``test`` is a number.
 
         Raises
         ------
         ConfigError
-            It is not between 0 and 1.
+            The number is not between 0 and 1.
         """
         if self.test is None:
             return None
@@ -108,7 +108,7 @@ class DataSettings:
 
     @property
     def last_rows(self) -> int | None:
-        """How many of the last rows become the test set, if ``test`` says so."""
+        """Number of last rows for the test set, if ``test`` is ``last:N``."""
         if self.test is None or not self.test.startswith(LAST_ROWS_PREFIX):
             return None
         count = self.test.removeprefix(LAST_ROWS_PREFIX)
@@ -118,26 +118,26 @@ class DataSettings:
 
     @property
     def test_path(self) -> str | None:
-        """The test file, if ``test`` is one."""
+        """The test file, if ``test`` is a path."""
         return self.test if self.test_fraction is None and self.last_rows is None else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON can hold them."""
+        """Return the fields as JSON values."""
         return {**asdict(self), "columns": list(self.columns)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> DataSettings:
-        """Return settings of named values.
+        """Return settings with these values.
 
         Raises
         ------
         ConfigError
-            A name is unknown or missing, or a value cannot work.
+            A name is unknown or missing, or a value is invalid.
         """
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(values) - set(known))
         if unknown:
-            raise ConfigError(f"unknown data settings {', '.join(unknown)}: known are {', '.join(known)}")
+            raise ConfigError(f"unknown data settings {', '.join(unknown)}: must be among {', '.join(known)}")
         missing = [name for name in ("data", "task", "num_splits") if name not in values]
         if missing:
             raise ConfigError(f"data settings lack {', '.join(missing)}")

@@ -1,8 +1,8 @@
-"""One split in one file: sent between workers as it is, checked by its checksum, opened without a copy.
+"""One split in one file: sent between workers unchanged, verified by its checksum, opened without a copy.
 
-Layout, little-endian: 8 bytes magic; length (u32) and CRC-32 (u32) of the header; the header, JSON; then, from the next
-multiple of 64 bytes, the arrays, each at a multiple of 64 bytes.  The header has dtype, shape and offset of each array
-and the SHA-256 of everything behind it.
+Layout, little-endian: 8 bytes magic; length (u32) and CRC-32 (u32) of the header; the header, JSON; then the arrays,
+each at a multiple of 64 bytes.  The header has dtype, shape and offset of each array and the SHA-256 of all bytes after
+it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _ALIGNMENT_BYTES = 64
 
 @dataclass(frozen=True, eq=False)
 class SplitData:
-    """The rows of a split and of the piece of the test set with the same number.
+    """The rows of a split, and the piece of the test set with the same number.
 
-    Sparse data is localised: column j of ``X`` and ``test_X`` is feature ``features[j]``, so that a worker pulls the
-    keys of these features only and computes on short vectors (measured: 4 to 20 times faster than full width).
+    Sparse data is localised: column j of ``X`` and ``test_X`` is feature ``features[j]``.  So a worker pulls only the
+    keys of these features and computes on short vectors (measured: 4 to 20 times faster than full width).
     """
 
     #: Dense float32 (n, d), or CSR float32 (n, len(features)).
     X: Matrix
-    #: int32 numbers of classes or float32 values, shape (n,).
+    #: int32 indices of classes or float32 values, shape (n,).
     y: NDArray[Any]
-    #: Features of the whole data set.
+    #: Number of features of the whole data set.
     num_features: int
-    #: Sorted unique features of ``X`` and ``test_X``, int64; None where columns are not localised.
+    #: Sorted unique features of ``X`` and ``test_X``, int64; None if columns are not localised.
     features: Int64Array | None
     #: Same columns as ``X``; may have no rows.
     test_X: Matrix
@@ -51,17 +51,17 @@ class SplitData:
 
     @property
     def num_rows(self) -> int:
-        """Training rows."""
+        """Number of training rows."""
         return int(self.X.shape[0])
 
     @property
     def num_test_rows(self) -> int:
-        """Test rows."""
+        """Number of test rows."""
         return int(self.test_X.shape[0])
 
     @property
     def is_sparse(self) -> bool:
-        """True where ``X`` is CSR."""
+        """Whether ``X`` is CSR."""
         return bool(sparse.issparse(self.X))
 
     @property
@@ -99,12 +99,12 @@ def read_split(path: Location, *, verify: bool = True, mmap: bool = False) -> Sp
     verify : bool
         Check the SHA-256 of the arrays.
     mmap : bool
-        Leave the arrays in the file until they are used (read-only).
+        Map the file instead of reading it; the arrays are read-only then.
 
     Raises
     ------
     TransferError
-        The file is damaged, shortened, or no split.
+        The file is damaged, truncated, or not a split.
     StorageError
         The file cannot be read.
     """
@@ -143,14 +143,14 @@ def encode_split(split: SplitData) -> bytearray:
     }
     header_bytes = json.dumps(header, sort_keys=True, separators=(",", ":")).encode("ascii")
     start = _aligned(_PREFIX.size + len(header_bytes))
-    # Blanks behind JSON are JSON: the header reaches to the arrays, so its checksum leaves no byte unchecked.
+    # Trailing blanks are valid JSON: the header extends to the arrays, so its checksum covers every byte.
     header_bytes = header_bytes.ljust(start - _PREFIX.size)
     prefix = _PREFIX.pack(_MAGIC, len(header_bytes), zlib.crc32(header_bytes))
     return bytearray(prefix + header_bytes) + payload
 
 
 def decode_split(content: Any, *, verify: bool = True, name: str = "split") -> SplitData:
-    """Return the split in ``content``; the arrays are views of it.
+    """Return the split in ``content``; its arrays are views.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def decode_split(content: Any, *, verify: bool = True, name: str = "split") -> S
     Raises
     ------
     TransferError
-        The bytes are damaged, too few, or no split.
+        The bytes are damaged, truncated, or not a split.
     """
     size_bytes = memoryview(content).nbytes
     if size_bytes < _PREFIX.size:

@@ -1,4 +1,4 @@
-"""Tables of numbers as text: CSV (header, quotes) and lines of numbers divided by blanks."""
+"""Tables of numbers as text: CSV (header, quotes), and lines of numbers separated by blanks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from eps.data.raw import Float64Array, RawData, check_width, labels_from_strings, to_matrix
 from eps.errors import ConfigError, DataError
 
-#: Where ``label_column`` is "auto", a column of one of these names holds the labels.
+#: Names of the label column if ``label_column`` is "auto".
 LABEL_NAMES = ("label", "class", "target", "y")
 _DELIMITERS = ",;\t|"
 _SHOWN_CHARACTERS = 60
@@ -30,35 +30,36 @@ def parse_table(
     has_labels: bool = True,
     labels_optional: bool = False,
 ) -> RawData:
-    """Read a table of numbers.
+    """Parse a table of numbers.
 
     Parameters
     ----------
     content : bytes
         The unpacked file.
     name : str
-        Of the file, for messages.
+        Name of the file, for messages.
     delimiter : str
-        One character, "auto" (the one of ``, ; tab |`` that the first line has most of) or "blank".
+        One character, "auto" (the most frequent of ``, ; tab |`` in the first line) or "blank".
     label_column : str
         "first", "last", "none", the name of a column, or its number from 0 (negative: from the end).  "auto" is the
-        first column of lines divided by blanks; in CSV a column named label, class, target or y, else the last.
+        first column of lines separated by blanks.  In CSV it is a column named label, class, target or y, else the
+        last.
     columns : sequence of str
         Names or numbers of the feature columns to keep, in this order; empty keeps all but the label.
     features : int or None
-        Refuse another number of feature columns.
+        Required number of feature columns.
     has_labels : bool
-        False where labels come from a file of their own.
+        False if labels come from another file.
     labels_optional : bool
-        A table without its label column is accepted (data to predict).
+        Accept a table without its label column (data to predict).
 
     Raises
     ------
     DataError
-        A cell that is used is missing or not a finite number, a row has another number of cells than the first, or
-        the number of columns is not ``features``.
+        A used cell is missing or not a finite number, rows have different numbers of cells, or the number of columns is
+        not ``features``.
     ConfigError
-        A column that does not exist is asked for.
+        A requested column does not exist.
     """
     text = content.decode("utf-8-sig", errors="replace")
     delimiter = _delimiter(text, delimiter)
@@ -106,7 +107,7 @@ def _delimiter(text: str, wanted: str) -> str:
 
 
 def _rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line, cells) of the rows that are not blank."""
+    """Yield (line, cells) of the non-blank rows."""
     if delimiter == " ":
         for line, row in enumerate(text.split("\n"), 1):
             if cells := row.split():
@@ -153,14 +154,14 @@ def _column_number(wanted: str, header: list[str] | None, width: int, what: str,
         number = int(wanted)
     except ValueError:
         known = ", ".join(header) if header else "none: the file has no header"
-        raise ConfigError(f"{name}: {what} {wanted!r} is not a column; names are {known}") from None
+        raise ConfigError(f"{name}: {what} {wanted!r} is not a column: names are {known}") from None
     if not -width <= number < width:
         raise ConfigError(f"{name}: {what} {number} does not exist: must be in {-width} .. {width - 1}")
     return number % width
 
 
 def _check_rows(text: str, delimiter: str, width: int, label: int | None, has_header: bool, name: str) -> list[str]:
-    """Refuse rows of another width than the first; return the texts of the label column."""
+    """Refuse rows with another width than the first; return the texts of the label column."""
     rows = _rows(text, delimiter)
     if has_header:
         next(rows)

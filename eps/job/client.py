@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
@@ -364,7 +364,7 @@ class Job:
         return list((read_json(self._directory.report) or ended_status(self._directory)).get("history", []))
 
     def watch(self, after_clock: int = -1, *, is_patient: bool = False) -> Iterator[Progress]:
-        """Yield news until the job has ended, about five times a second; see :meth:`MasterLink.watch`."""
+        """Yield news until the job has ended, at most five times a second; see :meth:`MasterLink.watch`."""
         return self._link.watch(after_clock, is_patient=is_patient)
 
     def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
@@ -754,7 +754,10 @@ def run(**settings: Any) -> dict[str, Any]:
 
 
 def _array_files(settings: dict[str, Any]) -> AbstractContextManager[dict[str, Any]]:
-    # Not needed to look at a job or to change its size, and slow to import.
+    given = [settings.get(name) for name in ("data", "labels", "test", "test_labels")]
+    if not any(hasattr(value, "shape") or isinstance(value, tuple) for value in given):
+        return nullcontext(settings)
+    # Slow to import, and a job that is submitted needs none of it.
     from eps.data.arrays import array_files
 
     return array_files(settings, cache_dir)

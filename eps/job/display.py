@@ -121,7 +121,7 @@ def change_outcome(change: Mapping[str, Any]) -> str:
     if change["phase"] != "released":
         return str(change["phase"])
     total_s = max(change["seconds"].values(), default=0.0)
-    who = " ".join(
+    who = "; ".join(
         f"{verb} {', '.join(change[key])}" for verb, key in (("added", "added"), ("removed", "removed")) if change[key]
     )
     who = f"{who} " if who else ""

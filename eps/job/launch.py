@@ -168,7 +168,7 @@ def _check_port(port: int) -> None:
             try:
                 trial.bind(("127.0.0.1", port))
             except OSError as error:
-                raise ConfigError(f"metrics_port is {port}, but that port cannot be had: {error.strerror}") from None
+                raise ConfigError(f"metrics_port is {port}, but that port cannot be used: {error.strerror}") from None
 
 
 def prepare_job(

@@ -261,7 +261,7 @@ class Master:
         if (event := self.events.next()) is not None:
             self._step(event)
             return
-        if self._notes.status_is_due(self._job.state.masters.steps):
+        if self._notes.status_is_due(self._job.num_news):
             with self._pulse.patience(SYNC_PATIENCE_S):
                 self._notes.status(self.status())
         self._containers.kill_silent(self._runtime.spec.member_timeout_s)

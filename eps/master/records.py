@@ -43,7 +43,7 @@ RESOURCES_HANG = (
     "job master that is lost stays lost"
 )
 #: The status is left on disk this often, or after so many times as long as that took: it grows with the job.
-NOTE_S, NOTE_TIMES = 1.0, 20
+NOTE_S, NOTE_TIMES = 2.0, 20
 #: Where nothing has happened meanwhile, so much later.
 QUIET_NOTE_S = 10.0
 
@@ -383,14 +383,14 @@ class Notes:
         self._journal: Journal | None = None
         #: What cannot be written -> why.
         self.errors: dict[str, str] = {}
-        self._status_due_s, self._status_steps = 0.0, -1
+        self._status_due_s, self._num_news = 0.0, -1
 
-    def status_is_due(self, steps: int) -> bool:
-        """Return whether the status is to be left on disk again; ``steps`` counts the events that the job has taken."""
-        due_s = self._status_due_s if steps != self._status_steps else self._status_due_s + QUIET_NOTE_S
+    def status_is_due(self, num_news: int) -> bool:
+        """Return whether the status is to be left on disk again; ``num_news`` counts what has happened to the job."""
+        due_s = self._status_due_s if num_news != self._num_news else self._status_due_s + QUIET_NOTE_S
         if time.monotonic() < due_s:
             return False
-        self._status_steps = steps
+        self._num_news = num_news
         return True
 
     def status(self, status: Mapping[str, Any]) -> None:

@@ -173,12 +173,13 @@ class Requests:
             found = history[:: -max(1, -(-len(history) // most))]
         return [records.history_entry(self._runtime, record, 0.0) for record in reversed(found)]
 
-    def num_events(self) -> int:
-        """Return how many events the job has taken."""
-        return self._state.masters.steps
+    @property
+    def num_news(self) -> int:
+        """Counts what has happened to the job."""
+        return self._job.num_news
 
-    def wait_for_news(self, clock: int, num_events: int, still_wanted: Callable[[], bool]) -> None:
-        """Wait until there is something to tell whoever knows the history up to ``clock``, and so many events.
+    def wait_for_news(self, clock: int, num_news: int, still_wanted: Callable[[], bool]) -> None:
+        """Wait until there is something to tell a client that knows the history up to ``clock``, and so much news.
 
         The end of the job, and more history than one message takes, are told at once; else it takes
         :data:`WATCH_INTERVAL_S` at least, and :data:`QUIET_INTERVAL_S` at most.
@@ -193,12 +194,12 @@ class Requests:
                 return
             self._job.num_waiting += 1
             self._changed.wait_for(
-                lambda: at_once() or self.num_events() != num_events or not still_wanted(), QUIET_INTERVAL_S
+                lambda: at_once() or self.num_news != num_news or not still_wanted(), QUIET_INTERVAL_S
             )
             self._job.num_waiting -= 1
 
     def wake(self) -> None:
-        """Have who waits look whether its client is still there."""
+        """Have the threads that wait look whether their clients are still there."""
         with self._changed:
             self._changed.notify_all()
 
@@ -312,7 +313,7 @@ class JobMasterService(JobMasterServicer):
         after = request.after_clock
         context.add_callback(self._requests.wake)
         while context.is_active():
-            num_events = self._requests.num_events()
+            num_news = self._requests.num_news
             entries, ended = self._requests.history_after(after)
             # Not before: the last status that is sent is that of the end.
             yield pb.ProgressUpdate(
@@ -322,7 +323,7 @@ class JobMasterService(JobMasterServicer):
                 after = entries[-1]["clock"]
             if ended:
                 return
-            self._requests.wait_for_news(after, num_events, context.is_active)
+            self._requests.wait_for_news(after, num_news, context.is_active)
 
 
 class Face:

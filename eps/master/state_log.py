@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from math import inf
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
@@ -292,8 +293,10 @@ class LoggedJob:
         pulse: Pulse,
     ) -> None:
         self.log = log
-        #: Threads that wait for the next event, whatever it is.
+        #: Threads that wait for the next news, whatever it is.
         self.num_waiting = 0
+        #: Counts what may have changed the status: events, but for ticks of a job that only trains.
+        self.num_news = 0
         self._tick_due_s: float | None = None
         #: Notified when the job's state, or the phase of a plan, has changed.
         self.changed = threading.Condition()
@@ -337,14 +340,17 @@ class LoggedJob:
     def step(self, event: e.Event) -> list[e.Command]:
         """Log an event, let the state take it, and return what is to be done."""
         now_s = self.now()
+        # A job that waits for something tells for how long.
+        is_news = not isinstance(event, e.Tick) or self._tick_due_s in (None, -inf)
         with self._pulse.patience(SYNC_PATIENCE_S):
             self.log.record(event, now_s)
         with self.changed:
             before = self._phases()
             commands = self.state.step(event, now_s)
             self._tick_due_s = None
-            is_news = before != self._phases() or any(isinstance(c, e.Answer | e.EndJob) for c in commands)
-            if is_news or self.num_waiting:
+            self.num_news += is_news
+            is_awaited = before != self._phases() or any(isinstance(c, e.Answer | e.EndJob) for c in commands)
+            if is_awaited or (is_news and self.num_waiting):
                 self.changed.notify_all()
             parts = None if self.state.state in ENDED_STATES else self.log.due(self.state, now_s)
         if parts is not None:

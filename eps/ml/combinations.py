@@ -1,4 +1,4 @@
-"""Which models and update rules can be combined."""
+"""Checks of models and update rules that can be combined."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ INT64_VALUE_BITS = 40
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How contributions are rounded.
+    """The rounding of contributions.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """The global key space of a model's parameters: tensors, blocks and partitions.
 
 Tensors are flattened row-major and concatenated in the model's order.  Blocks are fixed multiples of the global key, a
-function of the number of keys alone.  So whatever works by block (the grid of ``eps.ml.grid``, the initial values) does
-not depend on partitions or servers.
+function of the number of keys alone.  So the grid of ``eps.ml.grid`` and the initial values do not depend on
+partitions or servers.
 
 Source: EPS §2.2 (parameters are cut into partitions); AgileML §3.3 (a fixed number of partitions whose owners change).
 """
@@ -112,7 +112,7 @@ class KeySpace:
 
     @property
     def has_feature_rows(self) -> bool:
-        """Whether some tensor is pulled by the features that a split contains."""
+        """Return whether some tensor is pulled by the features that a split contains."""
         return any(tensor.rows_are_features for tensor in self.tensors)
 
     def partition_ranges(self, num_partitions: int) -> tuple[tuple[int, int], ...]:

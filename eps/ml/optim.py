@@ -73,7 +73,7 @@ class OptimizerSettings:
 
     @property
     def has_penalty(self) -> bool:
-        """Whether L1 or L2 is on."""
+        """Return whether L1 or L2 is on."""
         return self.l1 != 0 or self.l2 != 0
 
 

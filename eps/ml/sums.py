@@ -1,6 +1,6 @@
 """Sums of contributions: a worker has one over its splits at each clock, a server one for each partition and clock.
 
-On the grid of :mod:`eps.ml.grid` sums are equal to the bit in whatever order parts are added (:class:`SplitSum`,
+On the grid of :mod:`eps.ml.grid` sums are equal to the bit for every order of addition (:class:`SplitSum`,
 :class:`ClockSum`).  Jobs that need not be reproducible add float32 in order of arrival (:class:`PlainSplitSum`,
 :class:`PlainClockSum`).
 
@@ -77,7 +77,7 @@ class WrittenOnce:
 
     @property
     def memory(self) -> NDArray[Any]:
-        """The memory of the sum, whatever it contains."""
+        """The memory of the sum; its contents do not matter."""
         return self._sum
 
     def terms(self) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -264,7 +264,7 @@ class SplitSum(WrittenOnce):
         return self._sum.size <= FEW_KEYS and kernels.active() is None
 
     def _add_small(self, grads: Sequence[Float32Array], where: Sequence[Int64Array | None]) -> bool:
-        """Do the same as :meth:`_round` in few operations; return False, without effect, if a value is off the grid."""
+        """Round as :meth:`_round` does, in few operations; return False, without effect, if a value is off the grid."""
         size, dtype = self._sum.size, self.grid.dtype
         if len(grads) == 1 and where[0] is None:
             together = grads[0]
@@ -336,7 +336,7 @@ class SplitSum(WrittenOnce):
         positions: Int64Array | None,
         blocks: Blocks,
     ) -> tuple[Float32Array, NDArray[np.intp]]:
-        """Do the same as :meth:`_round`, to the bit, in one pass over memory."""
+        """Round as :meth:`_round` does, to the bit, in one pass over memory."""
         bits, maxima = bits_of(grad), np.zeros(blocks.num_blocks, dtype=np.float32)
         off = np.zeros(blocks.num_blocks, dtype=np.bool_)
         store = positions is None and not self._written

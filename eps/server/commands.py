@@ -45,10 +45,11 @@ Group = list[tuple[int, Command, bool]]
 class Arithmetic:
     """Computes sums and steps of several partitions, on two threads if that is faster.
 
-    When the last push of a clock has arrived, the workers wait for the sums and steps of all partitions, and all cores
-    but one are idle.  Partitions share no arrays, so two threads can divide them; kernels release the interpreter lock.
-    With one thread a clock takes 1.3 to 1.5 times as long.  It takes 1.3 to 1.7 times as long if, in addition, the last
-    sum is not added in the step's pass (12 partitions of 100,000 to 1,000,000 keys, SGD and Adam, two cores).
+    When the last push of a clock has arrived, the workers wait for the sums and steps of all partitions.  All cores but
+    one are idle then.  Partitions share no arrays, so two threads can divide them; kernels release the interpreter
+    lock.  With one thread a clock takes 1.3 to 1.5 times as long.  If, in addition, the last sum is not added in the
+    step's pass, it takes 1.3 to 1.7 times as long.  (12 partitions of 100,000 to 1,000,000 keys, SGD and Adam, two
+    cores.)
 
     Called with the server's lock held.  The second thread works only while the caller, which holds the lock, waits.
 

@@ -149,7 +149,7 @@ class FollowerStream:
                 for transfer in window:
                     if transfer.sent is None:
                         transfer.sent = self._peers.to(self.address).request(transfer.message)
-                # Later ones are awaited in their turn.
+                # Later ones are awaited after it.
                 self._await(window[0])
             except PeerUnavailableError as error:
                 attempts += 1

@@ -334,7 +334,7 @@ class HotKeys:
 
     @property
     def has_previous(self) -> bool:
-        """Whether the previous version is kept."""
+        """Return whether the previous version is kept."""
         return self.table.previous is not None
 
     def read(self, keyset: bytes, keys: np.ndarray | None, previous: bool) -> np.ndarray:

@@ -30,8 +30,8 @@ class Stage(Enum):
 class PendingExchange:
     """One message of a worker, answered when its last part is.
 
-    A refused part, or a sum that is not used, ends the wait for the others: they may wait for something that the worker
-    must send first.  The worker resends parts without an answer.
+    A refused part, or a sum that is not used, ends the wait for the others.  They may wait for something that the
+    worker must send first.  The worker resends parts without an answer.
 
     Called with the server's lock held, except :meth:`send`.
 

@@ -162,7 +162,7 @@ class AllKeys:
 
     @property
     def has_previous(self) -> bool:
-        """Whether the previous version is kept."""
+        """Return whether the previous version is kept."""
         return self._previous is not None
 
     def read(self, keyset: bytes, keys: np.ndarray | None, previous: bool) -> np.ndarray:

@@ -265,7 +265,7 @@ class ServerShell:
             self._send_deferred()
 
     def _step(self, *events: s.ServerEvent) -> None:
-        """Do the same as :meth:`_take`, with the lock held.
+        """Process events as :meth:`_take` does, with the lock held.
 
         Also processes acknowledgements of followers: their own thread may wait for the lock for long, and the next
         partition of a move waits behind it.

@@ -1,23 +1,28 @@
 """What a run is asked for: defaults, then a job file, then flags; one value.
 
-A job file is TOML with flat keys, the names of the flags with ``_`` or ``-``; those in seconds with or without ``_s``.
+The keys of a job file are the names of the flags with ``_`` or ``-``, at its top or in the table of their group; those
+of seconds with or without ``_s``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError
-from eps.spec.job_spec import JobSpec
+from eps.spec.job_spec import JobSpec, known_key
 from eps.storage.locations import has_scheme
 from eps.system.nearest import did_you_mean
 
 #: Keys of a job file and of :func:`eps.run` that are not settings of the job itself.
 RUN_KEYS = ("name", "report", "export", "anew")
+#: Setting -> its group.
+_GROUP_OF = {field.name: field.metadata.get("group", "model") for field in dataclasses.fields(JobSpec)}
+#: Tables of a job file: groups of settings.  The keys of any other group are at the top, where they may be as well.
+TABLES = tuple(group for group in dict.fromkeys(_GROUP_OF.values()) if group not in _GROUP_OF)
 #: Settings that are one path.
 _PATHS = ("python", "labels", "test_labels", "init", "report", "export", "checkpoint_dir")
 
@@ -83,32 +88,30 @@ def named(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        A key is unknown, or is there in two spellings.
+        A key or table is unknown, a key is there twice, or is in the table of another group.
     """
     by_name: dict[str, Any] = {}
-    for key, value in values.items():
-        name = known_key(key, source)
+    for table, key, value in _flat(values, source):
+        where = f"{source}: [{table}]" if table else source
+        name = known_key(key, (*_GROUP_OF, *RUN_KEYS), where)
+        if table and _GROUP_OF.get(name) != table:
+            rightly = f"[{_GROUP_OF[name]}]" if _GROUP_OF.get(name) in TABLES else "the top of the file"
+            raise ConfigError(f"{where}: {name} is not of this table, but of {rightly}")
         if name in by_name:
-            raise ConfigError(f"{source}: {name} is given twice, in two spellings")
+            raise ConfigError(f"{source}: {name} is given twice, in two spellings or places")
         by_name[name] = value
     return by_name
 
 
-def known_key(key: str, source: str) -> str:
-    """Return the setting that ``key`` names.
-
-    Raises
-    ------
-    ConfigError
-        There is none.
-    """
-    known = [*(f.name for f in dataclasses.fields(JobSpec)), *RUN_KEYS]
-    name = key.replace("-", "_")
-    for spelling in (name, f"{name}_s"):
-        # The flag of a setting in seconds goes without its unit.
-        if spelling in known:
-            return spelling
-    raise ConfigError(f"{source}: unknown key {key!r}{did_you_mean(name, known)}")
+def _flat(values: Mapping[str, Any], source: str) -> Iterator[tuple[str, str, Any]]:
+    """Yield (table, key, value); the table is empty for keys at the top."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and key in TABLES:
+            yield from ((key, inner, each) for inner, each in value.items())
+        elif isinstance(value, Mapping) and key not in _GROUP_OF:
+            raise ConfigError(f"{source}: unknown table [{key}]{did_you_mean(key, TABLES)}")
+        else:
+            yield "", key, value
 
 
 def read_job_file(path: Path) -> dict[str, Any]:
@@ -124,7 +127,9 @@ def read_job_file(path: Path) -> dict[str, Any]:
 
 
 def located(name: str, value: Any, folder: Path) -> Any:
-    """Return a setting with its paths in a folder, data as a list; what is of a wrong type stays as it is."""
+    """Return a setting or table with its paths in a folder, data as a list; what is of a wrong type stays as it is."""
+    if isinstance(value, Mapping) and name in TABLES:
+        return {key: located(key.replace("-", "_"), inner, folder) for key, inner in value.items()}
     if name == "data" and isinstance(value, str | list):
         parts = value.split(",") if isinstance(value, str) else value
         return [_beside(part.strip(), folder) if isinstance(part, str) else part for part in parts]

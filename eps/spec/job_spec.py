@@ -1,4 +1,4 @@
-"""The settings of a job: one flat, frozen value, checked once.
+"""The settings of a job: one frozen value, checked once; its groups are the tables of a job file.
 
 Flags of ``eps run``, keys of ``JOB.toml`` and arguments of ``eps.Job`` are the fields of :class:`JobSpec`; the help
 texts live here with them.
@@ -13,7 +13,7 @@ import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ class JobSpec:
 
     # What is trained.
     model: str = _option(
-        "logistic", "svm, logistic, linear, lasso, ridge, robust, softmax, dnn, or path.py:Class", metavar="NAME"
+        "logistic", "svm, logistic, linear, lasso, ridge, robust, softmax, dnn or path.py:Class", metavar="NAME"
     )
     hidden: str = _option("128", "dnn: sizes of the hidden layers, as in 128,64", metavar="N,N")
     huber_delta: float = _option(1.0, "robust: residuals beyond this count linearly")
@@ -80,7 +80,7 @@ class JobSpec:
     labels: str = _option("", "file of labels, where they are not in the data", group="data", metavar="PATH")
     test: str = _option(
         "",
-        "test data: a file, the fraction of the data to hold out, as in 0.2, or the last rows, as in last:5000",
+        "test data: a file, a part to hold out (0.2), or last rows (last:5000)",
         group="data",
         metavar="PATH|X|last:N",
     )
@@ -89,7 +89,7 @@ class JobSpec:
     fold: int = _option(-1, "train only this fold of --folds, counted from 0", group="data")
     format: str = _option(
         "auto",
-        "auto, libsvm, csv, dense, npz, npy, idx, text (raw text as n-grams) or sklearn",
+        "auto, libsvm, csv, dense, npz, npy, idx, text (n-grams) or sklearn",
         group="data",
         metavar="NAME",
     )
@@ -110,39 +110,35 @@ class JobSpec:
     )
     normalize: str = _option(
         "none",
-        "none, l2 (rows to length 1), standard (columns to mean 0, variance 1), tfidf or binary (for text)",
+        "none, l2 (rows), standard (columns), tfidf or binary",
         group="data",
         metavar="NAME",
     )
-    splits: int = _option(12, "pieces the training data is cut into; the most workers a job can have", group="data")
+    splits: int = _option(12, "pieces of the data, the most workers a job can have", group="data")
     # How.
     iterations: int = _option(100, "iterations (clocks) to train", group="training")
-    batch_size: str = _option(
-        "full", "samples of an iteration over all workers, or full", group="training", metavar="N|full"
-    )
+    batch_size: str = _option("full", "samples of an iteration over all workers", group="training", metavar="N|full")
     optimizer: str = _option("adam", "sgd, momentum, adagrad, adam or ftrl", group="training", metavar="NAME")
     learning_rate: float = _option(0.1, "step size", group="training")
     momentum: float = _option(0.9, "momentum: share of the last step that goes on", group="training")
     beta1: float = _option(0.9, "adam: decay of the mean of gradients", group="training")
     beta2: float = _option(0.999, "adam: decay of the mean of squares", group="training")
-    l1: float = _option(0.0, "L1 penalty, applied once per clock at the servers", group="training")
-    l2: float = _option(0.0, "L2 penalty, applied once per clock at the servers", group="training")
-    consistency: str = _option(
-        "bsp", "bsp, ssp:N (a worker is at most N clocks ahead) or asp", group="training", metavar="NAME"
-    )
+    l1: float = _option(0.0, "L1 penalty", group="training")
+    l2: float = _option(0.0, "L2 penalty", group="training")
+    consistency: str = _option("bsp", "bsp, ssp:N (at most N clocks ahead) or asp", group="training", metavar="NAME")
     reproducible: bool = _option(
         True,
         "sums that do not depend on who computes what, so that the model is the same to the bit whatever the size of "
         "the job; off only under bsp saves a little time and the clock that sets the first grid",
         group="training",
     )
-    seed: int = _option(0, "seed of the start, the batches, and the cut of the data", group="training")
+    seed: int = _option(0, "seed of the start, the batches and the splits", group="training")
     init: str = _option("", "start from this exported model (.npz)", group="training", metavar="PATH")
     eval_every: int = _option(
         0, "clocks between evaluations on the test data; 0 chooses about 100 in all", group="training"
     )
     exchange_timeout_s: float = _option(
-        600.0, "seconds after which a worker gives up a clock that is not complete everywhere", group="training"
+        600.0, "seconds after which a worker gives up a clock that is not complete everywhere", group="recovery"
     )
     on_divergence: str = _option(
         "stop", "when the loss is not finite: stop or continue", group="training", metavar="stop|continue"
@@ -151,22 +147,22 @@ class JobSpec:
         "auto",
         "what is pushed and pulled: auto (the keys that a worker's splits touch, where the data is sparse; else all), "
         "dense (all), or changes (as auto, and of those only what is not zero)",
-        group="data plane",
+        group="network",
         metavar="NAME",
     )
     skip_unchanged: bool = _option(
-        False, "do not send a worker the parameters of a partition that it has already", group="data plane"
+        False, "do not send a worker the parameters of a partition that it has already", group="network"
     )
     wire: str = _option(
         "float32",
         "float32, or float16: half the bytes; not where sums are reproducible",
-        group="data plane",
+        group="network",
         metavar="float32|float16",
     )
     van: str = _option(
         "auto",
         "how data travels: auto (the best that two members share), shm, unix or tcp",
-        group="data plane",
+        group="network",
         metavar="NAME",
     )
     # With what.
@@ -180,26 +176,26 @@ class JobSpec:
     followers: int = _option(
         1,
         "copies of each partition on other servers, so that a server can be lost without going back; 0 or 1",
-        group="size",
+        group="recovery",
     )
-    max_containers: int = _option(0, "containers that may run at once; 0 sets no limit", group="size")
+    max_containers: int = _option(0, "containers that may run at once; 0 sets no limit", group="containers")
     start_with: float = _option(
         0.5,
         "part of its workers and of its servers with which a job begins when its cluster has granted nothing more for "
         "20 seconds; 1: all of them, 0: one of each",
-        group="size",
+        group="containers",
         metavar="PART",
     )
     at: tuple[str, ...] = _option(
         (),
-        "K:CHANGE asks for a change when clock K is complete, as in 40:add-workers=2",
+        "change the size after clock K, as 40:workers=+2",
         group="size",
         metavar="K:CHANGE",
     )
     # What survives.
     checkpoint_every: str = _option(
         "",
-        "take a checkpoint every so many iterations (10) or seconds (30s), for eps resume; default: never",
+        "take a checkpoint every so many iterations (10) or seconds (30s)",
         group="checkpoints",
         metavar="N|Ns",
     )
@@ -214,66 +210,65 @@ class JobSpec:
     # Where it runs.
     on: str = _option(
         "local",
-        "where its workers and servers run: local (processes of this machine), docker (containers of this machine) or "
-        "yarn",
-        group="cluster",
+        "local (processes), docker (containers of this machine) or yarn",
+        group="containers",
         metavar="NAME",
     )
-    image: str = _option("eps", "docker: image of the containers; it must have EPS", group="cluster", metavar="NAME")
+    image: str = _option("eps", "docker: image of the containers; it must have EPS", group="docker", metavar="NAME")
     memory_mb: str = _option(
         "1024,master=512",
-        "memory of a container in MB: one number, or by role, as in 1024,server=4096,master=512",
-        group="cluster",
+        "MB of a container, or by role: 1024,server=4096",
+        group="containers",
         metavar="N|ROLE=N",
     )
     vcores: str = _option(
-        "1", "cores of a container: one number, or by role, as in 1,server=2", group="cluster", metavar="N|ROLE=N"
+        "1", "cores of a container: one number, or by role, as in 1,server=2", group="containers", metavar="N|ROLE=N"
     )
     resource: tuple[str, ...] = _option(
         (),
         "yarn: of another resource, how much a container has, as in yarn.io/gpu=1; or of a role, as in "
         "worker=yarn.io/gpu=1",
-        group="cluster",
+        group="yarn",
         metavar="[ROLE=]NAME=N",
     )
-    queue: str = _option("default", "yarn: queue of the application", group="cluster", metavar="NAME")
+    queue: str = _option("default", "yarn: queue of the application", group="yarn", metavar="NAME")
     priority: int = _option(
-        -1, "yarn: priority of the application in its queue, higher goes first; default: the queue's", group="cluster"
+        -1, "yarn: priority of the application in its queue, higher goes first; default: the queue's", group="yarn"
     )
     lifetime_s: float = _option(
-        0.0, "yarn: seconds from the submission after which YARN ends the application; 0: never", group="cluster"
+        0.0, "yarn: seconds from the submission after which YARN ends the application; 0: never", group="yarn"
     )
     acl: tuple[str, ...] = _option(
         (),
         "yarn: who else may view the application and its page, or modify it, where the cluster checks that: users "
         "joined by commas, and groups after a blank, as in view=ann,bob or 'modify=ann operators'",
-        group="cluster",
+        group="yarn",
         metavar="view|modify=WHO",
     )
-    tags: str = _option("", "yarn: tags of the application, joined by commas", group="cluster", metavar="TAGS")
+    tags: str = _option("", "yarn: tags of the application, joined by commas", group="yarn", metavar="TAGS")
     label: str = _option(
         "",
         "yarn: label of the nodes wanted: one for all, or by role, as in worker=transient",
-        group="cluster",
+        group="yarn",
         metavar="NAME|ROLE=NAME",
     )
     execution: str = _option(
         "guaranteed",
         "yarn: guaranteed or opportunistic (idle room, killed without warning); by role, as in worker=opportunistic",
-        group="cluster",
+        group="yarn",
         metavar="KIND|ROLE=KIND",
     )
     python: str = _option(
         "",
-        "yarn: interpreter that every node has, or an archive of an environment (as conda-pack makes it; a local file "
-        "or hdfs://...); default: this interpreter's path",
-        group="cluster",
+        "yarn: interpreter that every node has, or archive of an environment (of conda-pack; a file or hdfs://...); "
+        "default: this interpreter's path",
+        group="yarn",
         metavar="PATH",
     )
     staging: str = _option(
         "",
         "yarn: folder of the cluster's file system for the files of jobs; default: .eps in the user's home folder",
-        group="cluster",
+        group="yarn",
         metavar="URL",
     )
     container_timeout_s: float = _option(
@@ -281,19 +276,19 @@ class JobSpec:
         "yarn: seconds that a container is waited for: then a change of size that needs it is given up; a job that "
         "starts begins without it, or, where it has too few (--start-with), asks twice more and fails; 0, the default: "
         "for ever",
-        group="cluster",
+        group="containers",
     )
     engine_timeout_s: float = _option(
         300.0,
         "docker: seconds without an answer of the Docker engine after which the job fails, and eps resume continues "
         "it; one container is given up when its launch has not been answered for as long",
-        group="cluster",
+        group="docker",
     )
     grow_back_s: float = _option(
         15.0,
         "yarn: a job that was preempted asks for that room again when it has been free for so many seconds, above its "
         "queue's own share twice as many; longer than others take from the start of their master to their requests",
-        group="cluster",
+        group="yarn",
     )
     # To try things out.
     stretch_s: float = _option(
@@ -306,24 +301,26 @@ class JobSpec:
         -1,
         "serve metrics for Prometheus at /metrics of this port of the loopback interface; 0 takes a free one, which "
         "the job master's log names; -1: none",
-        group="safety",
+        group="monitoring",
     )
     # When somebody does not answer.
     member_timeout_s: float = _option(
         3.0,
         "seconds of silence after which a worker or server counts as lost and is killed; raise it for hundreds of "
         "members, and where a model of your own holds the interpreter for as long",
-        group="safety",
+        group="recovery",
     )
     master_timeout_s: float = _option(
-        60.0, "seconds that workers and servers wait for the next job master before they end themselves", group="safety"
+        60.0,
+        "seconds that workers and servers wait for the next job master before they stop",
+        group="recovery",
     )
     # Among whom.
     tls: bool = _option(
         False,
         "let members talk over TCP with mutual TLS, by certificates made for the job; always so on YARN and with "
         "--van tcp; needs the extra tls",
-        group="safety",
+        group="network",
     )
 
     def __post_init__(self) -> None:
@@ -595,11 +592,7 @@ class JobSpec:
         known = {f.name: f for f in dataclasses.fields(cls)}
         checked: dict[str, Any] = {}
         for key, value in values.items():
-            name = key.replace("-", "_")
-            if name not in known and f"{name}_s" in known:
-                name = f"{name}_s"
-            if name not in known:
-                raise ConfigError(f"{source}: unknown key {key!r}{did_you_mean(name, known)}")
+            name = known_key(key, known, source)
             checked[name] = _typed(name, value, known[name].default, source)
         return cls(**checked)
 
@@ -621,6 +614,22 @@ class JobSpec:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: {error}") from None
         return values
+
+
+def known_key(key: str, known: Collection[str], source: str) -> str:
+    """Return the name of a setting among ``known`` that ``key`` stands for.
+
+    Raises
+    ------
+    ConfigError
+        There is none; the nearest one is named.
+    """
+    name = key.replace("-", "_")
+    for spelling in (name, f"{name}_s"):
+        # The flag of a setting in seconds goes without its unit.
+        if spelling in known:
+            return spelling
+    raise ConfigError(f"{source}: unknown key {key!r}{did_you_mean(name, known)}")
 
 
 def _typed(name: str, value: Any, default: Any, source: str) -> Any:

@@ -1,6 +1,6 @@
 """A store of files on HDFS, through WebHDFS.
 
-Writes are atomic.  Data is collected in memory, or in an unnamed temporary file if it is large, and uploaded when
+Writes are atomic.  Data is collected in memory, or in an unnamed temporary file if it is large.  It is uploaded when
 complete, so losing a DataNode costs a retry, not the file.  The upload goes to a temporary name; a rename, which the
 NameNode logs before it answers, puts it in place.
 
@@ -167,12 +167,12 @@ class HdfsStorage:
                 options = "OVERWRITE" if overwrite else "NONE"
                 self._web.rename(source, target, options)
             except Exception:
-                if tries == 1 or not self._is(target, number):
+                if tries == 1 or not self._has_id(target, number):
                     raise
 
         self._web.ask(what, place)
 
-    def _is(self, path: str, number: int) -> bool:
+    def _has_id(self, path: str, number: int) -> bool:
         try:
             return bool(self._web.client.status(path)["fileId"] == number)
         except Exception as error:
@@ -189,7 +189,7 @@ class HdfsStorage:
         StorageError
             The rename failed; the source is complete under one of the two names.
         """
-        what = f"{self.describe(folder)}: cannot become {self.describe(target)}"
+        what = f"{self.describe(folder)}: cannot be renamed to {self.describe(target)}"
         source = self._path(folder)
         number = _status(self._web.ask(what, lambda: self._web.client.status(source))).file_id
         self._place(what, source, self._path(target), number, overwrite=False)

@@ -265,7 +265,7 @@ class JobDir:
         finally:
             os.close(fd)
 
-    # ---- its record
+    # ---- the record
 
     def record(self) -> Record:
         """Return the job's record; an empty one if there is none.
@@ -673,7 +673,7 @@ def _make(path: Path) -> None:
         raise StorageError(f"{path}: cannot be created: {error.strerror}") from error
 
 
-class Worth(StrEnum):
+class KeepReason(StrEnum):
     """Reasons to keep a job that does not run."""
 
     #: Its model is only on its cluster.
@@ -683,32 +683,32 @@ class Worth(StrEnum):
     UNREADABLE = auto()
 
 
-def worth_of(job: JobDir) -> Worth | None:
+def keep_reason(job: JobDir) -> KeepReason | None:
     """Return why to keep a job that does not run; None if only its results would be lost."""
     try:
         record = job.seen(job.record())
     except StorageError:
-        return Worth.UNREADABLE
+        return KeepReason.UNREADABLE
     if is_unfetched(record):
-        return Worth.UNFETCHED
+        return KeepReason.UNFETCHED
     if record.runtime is None or (record.end is not None and record.end.state == "finished"):
         return None
-    return Worth.RESUMABLE
+    return KeepReason.RESUMABLE
 
 
 def can_be_resumed(job: JobDir) -> bool:
     """Return whether ``eps resume`` can restart a job that does not run, from a checkpoint or its seed."""
-    return worth_of(job) is Worth.RESUMABLE
+    return keep_reason(job) is KeepReason.RESUMABLE
 
 
 def why_not_replaced(job: JobDir) -> str:
     """Return why a job that does not run must not be replaced, and what to do; empty if it may be."""
-    match worth_of(job):
-        case Worth.UNFETCHED:
+    match keep_reason(job):
+        case KeepReason.UNFETCHED:
             return f"has results that are only on its cluster: fetch them (eps fetch {job.name})"
-        case Worth.RESUMABLE:
+        case KeepReason.RESUMABLE:
             return f"stopped before its end: continue it (eps resume {job.name})"
-        case Worth.UNREADABLE:
+        case KeepReason.UNREADABLE:
             return f"may have stopped before its end, but its files are damaged: see {job.path}"
         case None:
             return ""

@@ -176,12 +176,12 @@ class LocalStorage:
         try:
             if place.exists():
                 # rename(2) would replace an empty folder.
-                raise StorageError(f"{source}: cannot become {place}: that path exists")
+                raise StorageError(f"{source}: cannot be renamed to {place}: that path exists")
             os.rename(source, place)
         except StorageError:
             raise
         except OSError as error:
-            raise StorageError(f"{source}: cannot become {place}: {error.strerror}") from error
+            raise StorageError(f"{source}: cannot be renamed to {place}: {error.strerror}") from error
         sync_directory(place.parent)
 
     def remove(self, path: str) -> None:

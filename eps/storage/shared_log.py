@@ -2,8 +2,8 @@
 
 It has the content of :class:`eps.storage.wal.EventLog`.  A store such as HDFS causes five differences:
 
-* One process writes a log from front to back, and nobody reopens it.  A master that takes over begins the next log.  A
-  torn end, which only the last log can have, is removed by rewriting that log.
+* One process writes a log from front to back, and it is never reopened.  A master that takes over begins the next log.
+  A torn end, which only the last log can have, is removed by rewriting that log.
 * Before a master reads, it fences the last log: its writer can write no more (as HBase does with logs of region
   servers).  A master that only seemed dead then finds a later log than its own, and learns that it was replaced.
 * A log gets its name only once its head is written, and the head identifies its writer.  So a process recognises a log
@@ -227,7 +227,7 @@ class SharedLog:
 
     def _opened(self) -> AppendFile:
         if self.error or self._file is None:
-            raise StorageError(f"{self.path}: {self.error or 'no snapshot has begun the log'}")
+            raise StorageError(f"{self.path}: {self.error or 'the log has no snapshot yet'}")
         return self._file
 
     def _start_log(self, number: int) -> None:

@@ -204,7 +204,7 @@ class EventLog:
             The record cannot be written; later appends fail too, until the next snapshot.
         """
         if self.error or self._fd < 0:
-            raise StorageError(f"{self.path}: {self.error or 'no snapshot has begun the log'}")
+            raise StorageError(f"{self.path}: {self.error or 'the log has no snapshot yet'}")
         line = frame(record)
         try:
             written = os.pwrite(self._fd, line, self._size_bytes)
@@ -225,7 +225,7 @@ class EventLog:
             The content on disk is unknown; later appends fail too, until the next snapshot.
         """
         if self.error or self._fd < 0:
-            raise StorageError(f"{self.path}: {self.error or 'no snapshot has begun the log'}")
+            raise StorageError(f"{self.path}: {self.error or 'the log has no snapshot yet'}")
         try:
             os.fdatasync(self._fd)
             if self._loose:

@@ -354,7 +354,7 @@ class Patience:
         self._pause_s = min(2 * self._pause_s, _LAST_PAUSE_S)
 
 
-# ---- making one
+# ---- connecting
 
 
 def connect(
@@ -494,6 +494,6 @@ def _kerberos_client(urls: Collection[str], name: str, conf: HadoopConf, environ
         return delegated_client(urls, name, conf, _session())
     except (ConfigError, ImportError) as error:
         raise ConfigError(
-            f"this HDFS wants Kerberos, which needs the package requests-kerberos ({missing}): pip install "
+            f"this HDFS requires Kerberos, which needs the package requests-kerberos ({missing}): pip install "
             f"'.[kerberos]' in EPS's folder, or Hadoop's own client ({error})"
         ) from None

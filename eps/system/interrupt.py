@@ -41,7 +41,7 @@ def noted() -> Iterator[None]:
 
 
 @contextmanager
-def by_others_too() -> Iterator[None]:
+def interrupt_on_signals() -> Iterator[None]:
     """Treat the first SIGTERM or SIGHUP inside the block as an interrupt; no effect on other threads.
 
     Later ones do nothing: a shell repeats the SIGHUP of its terminal, and the interrupted program is cleaning up.
@@ -109,7 +109,7 @@ def note() -> None:
     _told = True
 
 
-def let_go_of_closed() -> None:
+def discard_closed_output() -> None:
     """Discard, without an error, further output to a pipe without a reader or to a closed terminal."""
     for stream in (sys.stdout, sys.stderr):
         # The streams of tests, or of a process without standard streams, have no descriptor.

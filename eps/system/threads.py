@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,15 @@ from concurrent.futures import Future
 from typing import Any
 
 logger = logging.getLogger(__name__)
+
+#: A thread that waits for the interpreter wakes this often, in seconds.  With Python's 0.005, a thousand that wait at
+#: once keep two cores busy with nothing else.
+MANY_THREADS_S = 0.1
+
+
+def expect_many_threads() -> None:
+    """Prepare this process for thousands of threads, of which each does little."""
+    sys.setswitchinterval(MANY_THREADS_S)
 
 
 class ThreadPerCall(futures.Executor):

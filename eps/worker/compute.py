@@ -1,4 +1,4 @@
-"""How a worker computes a contribution: the model, the splits in memory, the batches.  It sends and awaits nothing.
+"""Computation of a contribution from the model, the splits in memory and the batches.  It sends and awaits nothing.
 
 Parts of pushes and answers to pulls are plain values here.  The grouping of splits does not affect the sums.
 
@@ -146,8 +146,8 @@ class Parameters:
 def contiguous_parameters(active: ActiveSet, answers: Sequence[PullAnswer]) -> np.ndarray | None:
     """Return all parameters of a clock as one array without a copy, or None if the answers are not contiguous.
 
-    Only if every split gathers its keys from them: the array may be another process's read-only memory, while a model
-    may write to the parameters that it is given.
+    Also None unless every split gathers its own copy: the array may be another process's read-only memory, and a model
+    may write to its parameters.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ class Computation:
 
     @property
     def complete(self) -> bool:
-        """Whether the parameters of every partition have arrived."""
+        """Return whether the parameters of every partition have arrived."""
         return len(self.parameters.arrived) == len(self.active.spans)
 
     def read_again(self, partitions: Set[int]) -> None:

@@ -98,7 +98,7 @@ class Exchange(Protocol):
 
     @property
     def due_s(self) -> float:
-        """When :meth:`advance` must be called even if no answer arrives, on the worker's clock."""
+        """The time at which :meth:`advance` must be called even if no answer arrives, on the worker's clock."""
 
     def advance(self) -> Progress:
         """Send what is due and process arrived answers; may wait a short time.
@@ -218,7 +218,7 @@ class TrainingLoop:
                 self._wakeup.wait(due_s)
 
     def advance(self) -> float | None:
-        """Do everything that can be done now.
+        """Advance the round as far as possible now.
 
         Returns
         -------
@@ -290,7 +290,7 @@ class TrainingLoop:
     # ---- a round
 
     def _drive(self, current: Round) -> float | None:
-        """Do one step of a round; return when the next is due, or None if at once."""
+        """Take one step of a round; return when the next is due, or None if at once."""
         match current.stage:
             case Stage.READ:
                 return self._read(current)

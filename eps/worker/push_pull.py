@@ -159,7 +159,7 @@ class PushPullExchange:
 
     @property
     def due_s(self) -> float:
-        """When there is something to do even if no answer arrives."""
+        """The time at which there is something to do even if no answer arrives."""
         end_s = self._begun_s + self._plane.patience.exchange_s
         return min(self._retry_s, end_s) if self._unsent else end_s
 

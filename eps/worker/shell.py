@@ -1,4 +1,4 @@
-"""How a worker executes the master's orders: training loop, transfers of splits between workers, reports.
+"""Execution of the master's orders by a worker: training loop, transfers of splits between workers, reports.
 
 Source: EPS §2.2, §3.1.2 (worker-to-worker transmission of splits), Figs 8 and 11.
 """
@@ -32,7 +32,7 @@ TRANSFER_TIMEOUT_S = 120.0
 
 
 class Transfers(Protocol):
-    """Brings splits to the workers on which a plan makes them active, and reports the results to the master."""
+    """Moves splits to the workers on which a plan makes them active, and reports the results to the master."""
 
     def send(self, plan_id: int, target: m.Target) -> None:
         """Send a split to another worker; returns at once."""

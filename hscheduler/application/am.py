@@ -41,6 +41,7 @@ from eps.storage.jobdir import JobDir, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
 from eps.storage.shared_log import DamagedLogError, LogStorage
 from eps.system.home import make_private
+from eps.system.threads import expect_many_threads
 from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
@@ -117,7 +118,7 @@ class Grants:
         self._name_of: Callable[[str], str] | None = None
         #: Sweeps of which a job has come, started or ended since their report was left; any thread may take one.
         self.changed: set[str] = set()
-        #: Names of jobs that are over, of which more than their results is there.
+        #: Names of jobs that have ended for good, whose checkpoints may be removed.
         self.over: set[str] = set()
 
     def begin(self, name_of: Callable[[str], str], state: Scheduler) -> None:
@@ -196,7 +197,7 @@ class Application:
         self._grants = Grants(broker)
         #: When a report was left last, or could not be; and of which sweeps that was so.
         self._report_s, self._unleft = -math.inf, set[str]()
-        #: Names of jobs whose results were left; of others the checkpoints are all that there is.
+        #: Names of jobs whose results are stored; the others' checkpoints stay.
         self._left: set[str] = set()
         #: Set when the next attempt has begun: this one is to end, and to leave everything to that.
         self.superseded = threading.Event()
@@ -291,9 +292,9 @@ class Application:
             self._report_s = time.monotonic()
 
     def _forget_over(self) -> None:
-        """Remove what one of the jobs that are over was begun with, and its checkpoints.
+        """Remove the settings and checkpoints of one job that has ended for good.
 
-        Its results were left, and the record has its end by then: no other attempt runs it, nor will.
+        Its results are stored, and the record has its end: no attempt runs it again.
         """
         if self._grants.over and (name := self._grants.over.pop()) in self._left:
             self._left.discard(name)
@@ -443,6 +444,7 @@ def _to_its_end(
 
 def main() -> int:
     """Run the application master of the environment; return its exit code."""
+    expect_many_threads()
     folder = Path.cwd()
     os.environ["EPS_HOME"] = str(folder / HOME)
     return begin(lambda orders, host: run(orders, host, folder))

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -145,6 +146,10 @@ class ApplicationDir:
         for sweep, report in ended.reports.items():
             target = self.path / report_file(sweep)
             target.parent.mkdir(exist_ok=True)
+            if target.exists() and read_json(target) != report:
+                # The report of an earlier application with this folder.
+                aside = (self.path / report_file(f"{sweep}~{number}") for number in count(1))
+                target.rename(next(path for path in aside if not path.exists()))
             write_json_atomic(target, report)
         self.job.note(phase=Phase.ENDED, end=End(ended.state, ended.reason))
 
@@ -323,7 +328,7 @@ class Following:
         StorageError
             What it has left cannot be read.
         """
-        # Those that the application has left miss its latest seconds.
+        # The stored reports miss the latest seconds.
         latest = self._latest_reports()
         name = self.application.application_id
         try:
@@ -338,7 +343,7 @@ class Following:
         return Ended("killed", why, _closed(found, why) if is_over else found, is_over)
 
     def _latest_reports(self) -> dict[str, dict[str, Any]]:
-        """Return the reports of sweeps with jobs that are not over; none where the service does not answer."""
+        """Return the reports of sweeps with jobs that run or wait; none if the service does not answer."""
         if self.place is None:
             return {}
         try:

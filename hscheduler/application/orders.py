@@ -35,7 +35,7 @@ class ServiceOrders:
     settings: ServiceSettings
     #: As of :meth:`hscheduler.spec.Spec.tables`: the application ends with this sweep; None: clients submit to it.
     sweep: Mapping[str, Any] | None = None
-    #: How long YARN may take to grant a container that one of its jobs asks for; 0.0: as long as it takes.
+    #: Seconds that a job waits for a container of YARN; 0.0: it waits for ever.
     container_timeout_s: float = 0.0
 
     def to_bytes(self) -> bytes:

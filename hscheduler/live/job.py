@@ -44,7 +44,7 @@ from hscheduler.live.job_state import Action, JobState, Reading, Seat
 
 logger = logging.getLogger(__name__)
 
-#: Why jobs end that their scheduler ends at its own end.
+#: Why a job ended that its scheduler ended when it ended itself.
 ENDS = "H-scheduler ends"
 #: A job has this long to end after it was told to; then its processes are ended.
 END_TIMEOUT_S = 10.0

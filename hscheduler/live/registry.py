@@ -162,7 +162,7 @@ class Registry:
         ]
 
     def without(self, jobs: Iterable[str]) -> Registry:
-        """Return a copy that has forgotten jobs that are over."""
+        """Return a copy without some jobs that are over."""
         core = deepcopy({name: getattr(self, name) for name in _OF_THE_CORE})
         found = Registry(**core, tables=dict(self.tables), submissions=dict(self.submissions))
         found.forget(jobs)

@@ -50,7 +50,7 @@ def open_model(submission: Submission) -> AbstractContextManager[BinaryIO]:
     model = Job.find(submission.name).directory.model
     place = within.here()
     if place is not None and not model.exists():
-        # It ended before this attempt of the application began.
+        # The job ended under an earlier attempt of the application.
         return place.open_model(submission.name)
     try:
         return model.open("rb")

@@ -162,7 +162,7 @@ class PageServer(TextServer):
         try:
             super().__init__("127.0.0.1", port, self._live.pages)
         except OSError as error:
-            raise ResourceError(f"web is {port}, but that port cannot be had: {error.strerror}") from None
+            raise ResourceError(f"web is {port}, but that port cannot be used: {error.strerror}") from None
         self.show, self.end = self._live.show, self._live.end
 
     @property

@@ -113,7 +113,7 @@ def report(
 
 
 def closed(report: Mapping[str, Any], why: str) -> dict[str, Any]:
-    """Return the last report of a scheduler that was ended: its trials that had not ended were killed with it."""
+    """Return the last report of a scheduler that was killed: trials that ran or waited were killed with it."""
 
     def ended(each: Mapping[str, Any]) -> dict[str, Any]:
         return {**each} if Phase(each["phase"]).ended else {**each, "phase": str(Phase.KILLED), "why": why}

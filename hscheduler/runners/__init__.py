@@ -192,7 +192,7 @@ class OnYarn:
             check_sweep(spec)
             client = YarnClient(conf)
         # Nothing else on this host stands for the application: it ends with this process.
-        with closing(client), interrupt.by_others_too():
+        with closing(client), interrupt.interrupt_on_signals():
             known = ApplicationDir.new_sweep()
             with known.service.lock():
                 application = _submitted(spec, self._policy, known, client, conf)
@@ -234,7 +234,7 @@ class Again:
             if not application.shared:
                 raise JobNotFoundError(f"nothing is left of sweep {known.sweep_id}, neither here nor on the cluster")
             conf = read_configuration(Path(application.conf_dir))
-            with closing(YarnClient(conf)) as client, interrupt.by_others_too():
+            with closing(YarnClient(conf)) as client, interrupt.interrupt_on_signals():
                 line = f"{application.application_id} is the sweep; while it runs: {_how(known, application)}"
                 return _to_its_end(known, application, client, conf, line, viewers)
 
@@ -272,7 +272,7 @@ def _to_its_end(
         ended = following.run()
         return _outcome(ended, application, bring(known, shared, ended))
     except KeyboardInterrupt as error:
-        interrupt.let_go_of_closed()
+        interrupt.discard_closed_output()
         try:
             ended = following.end("interrupted")
         except StorageError as lost:

@@ -16,7 +16,7 @@ from eps.net.security.credentials import Security
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerStub
 from hscheduler.service.directory import ServiceDir, parse_address
 
-#: A service that does not answer is given up after so long; it may be being started again.
+#: Give up a service that has not answered for so long; it may be restarting.
 GIVE_UP_S = 30.0
 CALL_TIMEOUT_S = 60.0
 RETRY_S = 0.1
@@ -31,13 +31,13 @@ class Line:
         self._directory = directory
         self._given = parse_address(address) if address else None
         self._give_up_s = give_up_s
-        # Refused at once where it cannot be had.
+        # Raise now if the certificates are missing.
         self._security()
-        #: Who never answered, and does not run, is not waited for: nobody says that it is being started again.
+        #: A service that never answered and does not run is not waited for.
         self._has_answered = False
         self._address: Address | None = None
         self._channel: grpc.Channel | None = None
-        #: Of the two above: threads may share this.
+        #: Guards the two above.
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -83,13 +83,13 @@ class Line:
             self._forget(line)
             raise
         except ValueError as error:
-            # What gRPC says where another thread has closed the line in this very moment.
+            # gRPC raises it where another thread closes the channel at the same moment.
             if isinstance(error, EpsError) or line is self._channel:
                 raise
             raise PeerUnavailableError(f"the connection was closed: {error}") from error
 
     def _security(self) -> Security:
-        """Return what client and service know each other by; a service that was restarted may listen otherwise."""
+        """Return the certificates or sockets; a service that was restarted may listen in another way."""
         return self._directory.known_security(between_hosts=self._given is not None)
 
     def _open(self) -> grpc.Channel:
@@ -105,8 +105,8 @@ class Line:
         return found
 
     def _forget(self, line: grpc.Channel | None) -> None:
-        """Close a line, unless another thread has opened the next one; that one's calls go on."""
-        # Another thread's call over it ends as if nobody answered, and is made again.
+        """Close a channel, unless another thread has opened the next one already."""
+        # A call of another thread over it fails as unavailable, and is retried.
         with self._lock:
             is_ours = line is self._channel
             if is_ours:

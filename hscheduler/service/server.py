@@ -283,7 +283,7 @@ class SchedulerService(HSchedulerServicer):
             "has_started": submission.has_started,
             "on": self._scheduler.settings.job_settings.get("on", submission.spec.on),
             "loss": None if submission.loss is None else spelt(submission.loss),
-            # Of the training data, as of the latest iteration.
+            # The training loss after the latest iteration.
             "latest_loss": None if latest is None else spelt(latest),
             "feedback": None if submission.feedback is None else spelt(submission.feedback),
             # One more is said by a job that has measured what it ends with.

@@ -155,7 +155,7 @@ class Snapshot:
     users: tuple[User, ...] = ()
 
     def counted(self, size: Resources) -> Resources:
-        """Return what counts of a size."""
+        """Return a size as YARN counts it: without cores where it counts memory only."""
         return size if self.counts_cores else replace(size, vcores=0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import eps.cli
 import hscheduler.cli
 from eps.errors import ConfigError
 from eps.spec.file import RunRequest
+from eps.spec.job_spec import JobSpec
 
 MAINS = {"eps": eps.cli.main, "hscheduler": hscheduler.cli.main}
 
@@ -78,6 +80,27 @@ def test_help_is_printed_where_it_is_asked_for_and_where_no_command_is_given(
     assert text.startswith(f"usage: {words}")
     assert ended("help", *rest) == asked == (0, text, "")
     assert ended(*rest) == (2, "", text)
+
+
+@pytest.mark.parametrize("command", ["run", "submit", "resume"])
+def test_the_help_of_a_job_fits_a_screen_and_all_of_it_has_every_flag(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def shown(word: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            eps.cli.main([command, word])
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    short = shown("--help")
+    assert 24 <= short.count("\n") <= 50 and "  --workers N" in short
+    if command != "resume":
+        every = shown("--help-all")
+        flags = [f"  --{field.name.removesuffix('_s').replace('_', '-')}" for field in dataclasses.fields(JobSpec)]
+        assert [flag for flag in flags if flag not in every] == []
+        assert "default adam" in short and "--van" not in short
 
 
 @pytest.mark.parametrize("words", ["eps run", "eps submit", "hscheduler submit job.toml", "hscheduler sweep s.toml"])

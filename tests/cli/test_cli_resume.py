@@ -19,7 +19,7 @@ from eps.job.status import ended_status
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import keep_places
-from eps.storage.jobdir import JobDir, Worth, create_job_dir, worth_of
+from eps.storage.jobdir import JobDir, KeepReason, create_job_dir, keep_reason
 from tests.cli.conftest import FakeJob
 from tests.fakes.records import note_end
 
@@ -140,4 +140,4 @@ def test_settings_that_are_not_what_their_checksum_says_are_not_gone_on_with(
     stopped.job_json.write_text(whole.replace('"batch_size": "full"', '"batch_size": "8"'))
     assert main(["resume", "a9a"]) == EXIT_FAILED
     assert f"{stopped.job_json}: is damaged, or was changed by hand" in capsys.readouterr().err
-    assert worth_of(stopped) is Worth.UNREADABLE
+    assert keep_reason(stopped) is KeepReason.UNREADABLE

@@ -11,7 +11,7 @@ import pytest
 from eps.cli.commands.run import request_of
 from eps.cli.parser import build_parser
 from eps.errors import ConfigError
-from eps.spec.file import RunRequest, known_key, read_job_file
+from eps.spec.file import TABLES, RunRequest, located, named, read_job_file
 from eps.spec.job_spec import JobSpec
 
 
@@ -175,6 +175,15 @@ def test_paths_of_a_file_count_from_its_folder(tmp_path: Path) -> None:
     ]
 
 
+def test_paths_in_a_table_count_from_the_files_folder(tmp_path: Path) -> None:
+    found = read_job_file(
+        Path(job_file(tmp_path, '[yarn]\npython = "env.tar.gz"\n[checkpoints]\ncheckpoint-dir = "/x"'))
+    )
+    assert found == {"python": f"{tmp_path}/env.tar.gz", "checkpoint_dir": "/x"}
+    # As a sweep's file has it below [job].
+    assert located("yarn", {"python": "env.tar.gz"}, tmp_path) == {"python": f"{tmp_path}/env.tar.gz"}
+
+
 @pytest.mark.parametrize("test", ['"0.2"', "0.2", '"last:50"'])
 def test_what_is_no_path_stays_as_it_is(tmp_path: Path, test: str) -> None:
     found = request(job_file(tmp_path, f'data = "sklearn:digits"\nmodel = "softmax"\ntest = {test}\n'))
@@ -186,6 +195,12 @@ def test_what_is_no_path_stays_as_it_is(tmp_path: Path, test: str) -> None:
     [
         ("iteratoins = 3", "unknown key 'iteratoins'; did you mean iterations?"),
         ("nmae = 'x'", "did you mean name?"),
+        ("[yarn]\nquue = 'x'", "job.toml: [yarn]: unknown key 'quue'; did you mean queue?"),
+        ("[yran]\nqueue = 'x'", "job.toml: unknown table [yran]; did you mean yarn?"),
+        ("[yarn]\nwire = 'float32'", "job.toml: [yarn]: wire is not of this table, but of [network]"),
+        ("[yarn]\nmodel = 'svm'", "job.toml: [yarn]: model is not of this table, but of the top of the file"),
+        ("[yarn]\npriority = 'x'", "priority is 'x', but must be of type int"),
+        ("queue = 'a'\n[yarn]\nqueue = 'a'", "queue is given twice"),
         ("[data]\npath = 'x'", "data is {'path': 'x'}, but must be of type str"),
         ("iterations = '3'", "iterations is '3', but must be of type int"),
         ("name = 3", "name is 3, but must be text"),
@@ -205,7 +220,10 @@ def test_a_job_file_takes_the_name_of_every_flag_that_is_a_setting(tmp_path: Pat
     """The flag of a setting in seconds has no unit, --stretch say, though it is taken with one, too."""
     for field in dataclasses.fields(JobSpec):
         flag = field.name.replace("_", "-")
-        assert known_key(flag, "job.toml") == known_key(flag.removesuffix("-s"), "job.toml") == field.name
+        for key in (flag, flag.removesuffix("-s")):
+            assert named({key: 1}, "job.toml") == {field.name: 1}
+            if (group := field.metadata.get("group", "model")) in TABLES:
+                assert named({group: {key: 1}}, "job.toml") == {field.name: 1}
     path = job_file(tmp_path, "stretch = 0.25\nmember-timeout = 7.0")
     assert read_job_file(Path(path)) == {"stretch_s": 0.25, "member_timeout_s": 7.0}
     assert request("--stretch", "0.5", path).spec.stretch_s == 0.5

@@ -61,7 +61,7 @@ def test_other_threads_may_use_it() -> None:
 def test_what_is_ignored_is_no_interrupt() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with interrupt.noted(), interrupt.by_others_too():
+        with interrupt.noted(), interrupt.interrupt_on_signals():
             signal.raise_signal(signal.SIGHUP)
             interrupt.check()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

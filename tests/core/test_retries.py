@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
+from eps.core import events as e
 from eps.core import messages as m
+from eps.core.checkpoints import Schedule
 from eps.core.retries import LONGEST_RESEND_S, RESEND_S, Backoff, Repeats
 from tests.core.scripted import ADD_WORKER, ScriptedMaster, running, starting
 
@@ -113,3 +116,33 @@ def test_a_pause_doubles_with_each_failure_up_to_the_longest_and_begins_again_af
 def test_a_try_does_not_make_the_next_pause_longer_and_never_an_earlier_one_shorter() -> None:
     retry = Backoff(1.0, 8.0).failed(0.0).failed(1.0)
     assert retry.due_s == 3.0 and retry.tried(0.0).due_s == 4.0 and retry.tried(0.0).tried(-3.0).due_s == 4.0
+
+
+# ---- when a tick is due
+
+
+def test_tick_of_a_job_that_only_trains_is_due_when_its_horizon_is_to_be_said_again() -> None:
+    master = running()
+    master.tick(LONGEST_RESEND_S)
+    due_s = master.state.tick_due_s
+    assert master.now_s + RESEND_S <= due_s <= master.now_s + LONGEST_RESEND_S
+    assert master.step(e.Tick(), due_s - master.now_s - 0.001) == []
+    told = master.step(e.Tick(), 0.002)
+    assert told and {type(command.order) for command in told if isinstance(command, e.Send)} == {m.GrantHorizon}
+
+
+def test_ticks_are_due_while_a_job_waits_for_a_container_a_member_or_a_checkpoint() -> None:
+    assert starting().state.tick_due_s == -inf, "it has not begun"
+    master = running()
+    assert master.state.tick_due_s > -inf
+    master.ask(ADD_WORKER)
+    assert master.state.tick_due_s == -inf, "a plan is on its way"
+    master = running()
+    master.lose("worker-1")
+    assert master.state.tick_due_s == -inf, "others take over"
+    master = running()
+    master.state.checkpoints.timetable.schedule = Schedule(seconds=5.0)
+    master.clock(0)
+    assert master.now_s < master.state.tick_due_s <= master.now_s + 5.0
+    master.step(e.KillRequested("enough"))
+    assert master.state.tick_due_s == inf

@@ -73,7 +73,7 @@ def test_damaged_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
 def test_unknown_formats_are_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="format is 'parquet', but must be one of auto, libsvm, csv"):
         load(write(tmp_path / "a", LIBSVM), format="parquet")
-    with pytest.raises(ConfigError, match="cannot be told from '# Title'"):
+    with pytest.raises(ConfigError, match="cannot be detected from '# Title'"):
         load(write(tmp_path / "b", b"# Title\nwords\n"))
     with pytest.raises(ConfigError, match="holds its own labels"):
         load(tmp_path / "a", labels=tmp_path / "a")

@@ -60,7 +60,7 @@ def test_a_folder_and_another_file_system_are_told_apart_from_a_file_that_is_mis
 ) -> None:
     hdfs.put("/data/train", ROWS.encode())
     for folder in (remote / "data", tmp_path):
-        with pytest.raises(DataError, match=f"{folder}: is a folder, but data must be files: name those in it"):
+        with pytest.raises(DataError, match=f"{folder}: is a folder, but data must be files: name its files"):
             prepare(settings_of(folder), tmp_path / "a")
     for missing in (remote / "data/none", tmp_path / "none"):
         with pytest.raises(DataError, match=f"{missing}: no such file"):

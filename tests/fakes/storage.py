@@ -121,7 +121,7 @@ class MemoryStorage:
         self._check(folder)
         is_there = folder in self._folders() or folder in self.files
         if not is_there or target in self._folders() or target in self.files:
-            raise StorageError(f"{self.describe(folder)}: cannot become {target}")
+            raise StorageError(f"{self.describe(folder)}: cannot be renamed to {target}")
         moved = {path: target + path[len(folder) :] for path in self.files if f"{path}/".startswith(f"{folder}/")}
         for path, new in moved.items():
             self.files[new] = self.files.pop(path)

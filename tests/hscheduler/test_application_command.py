@@ -357,11 +357,14 @@ def test_where_there_is_no_sweep_that_is_said(
     yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sweeps"]) == 0
-    assert capsys.readouterr().out == "no sweep on YARN\n"
+    assert capsys.readouterr().out == "no sweep on YARN to follow or fetch\n"
     assert sweep(tmp_path) == 0
     capsys.readouterr()
     assert main(["sweeps"]) == 0
-    assert capsys.readouterr().out == "no sweep on YARN; 1 whose results are here are not shown (--all)\n"
+    assert (
+        capsys.readouterr().out
+        == "no sweep on YARN to follow or fetch; 1 whose results are here are not shown (--all)\n"
+    )
 
 
 def test_a_sweep_that_yarn_has_forgotten_is_listed_as_such(killed: str, yarn: RunningSweep, capsys: Any) -> None:

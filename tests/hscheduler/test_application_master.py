@@ -55,6 +55,9 @@ class HadoopOfNobody:
     def get(self, name: str) -> str:
         return ""
 
+    def is_in(self, acl: str, user: str) -> bool:
+        return False
+
 
 class DeadlyStorage(SharedFolder):
     """Its process ends when it is to remove something."""

@@ -65,7 +65,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "metric is 'acuracy', but a job of own.py:Net has accuracy, f1, loss, test_loss",
     ),
     ({"job": {"data": "nofile.csv"}}, "nofile.csv: no such file"),
-    ({"job": {"data": "sklearn:nope"}}, "data is 'sklearn:nope', but of scikit-learn's must be one of"),
+    ({"job": {"data": "sklearn:nope"}}, "data is 'sklearn:nope', but the scikit-learn data set must be one of"),
     ({"job": {"data": ""}}, "data is empty, but must be a path or sklearn:NAME"),
     ({"job": {"test": "nofile.csv"}}, "nofile.csv: no such file"),
     ({"job": {"model": "softmux"}}, "softmux"),

@@ -172,7 +172,7 @@ def test_a_port_that_is_taken_is_told():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ResourceError, match=f"web is {port}, but that port cannot be had"):
+        with pytest.raises(ResourceError, match=f"web is {port}, but that port cannot be used"):
             PageServer(port)
 
 

@@ -123,7 +123,7 @@ def test_of_a_job_on_yarn_the_command_that_works_is_told(
     monkeypatch.setattr("hscheduler.application.follow.say_where", lambda directory: None)
     assert cli.main(["why", "a", "--state", state]) == 0
     told = capsys.readouterr().out
-    assert "what its containers write: yarn logs -applicationId application_1_0001\n" in told
+    assert "logs of its containers: yarn logs -applicationId application_1_0001\n" in told
     assert "eps status" not in told
 
 

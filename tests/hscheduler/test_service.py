@@ -325,8 +325,8 @@ def test_a_job_whose_service_failed_is_waited_for_until_there_is_another(
     in_vain: list[PeerUnavailableError] = []
     service = Service(directory, settings())
     with SchedulerClient(directory, give_up_s=TIMEOUT_S) as client:
-        attempt = client._attempted
-        monkeypatch.setattr(client, "_attempted", attempted)
+        attempt = client._line._attempted
+        monkeypatch.setattr(client._line, "_attempted", attempted)
         job = client.submit_job("a", JobSpec())
         waiting = threading.Thread(target=client.wait, args=(job,), daemon=True)
         waiting.start()

@@ -17,6 +17,7 @@ from eps.errors import ConfigError, JobNotFoundError
 from eps.hadoop.conf import HadoopConf
 from eps.job.yarn.sweeps import report_file
 from eps.job.yarn.within import JOBS
+from eps.storage.api import Storage
 from eps.storage.jobdir import JobDir, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
 from hscheduler.application.orders import SERVICE_FILE, SERVICE_TYPE
@@ -46,15 +47,18 @@ class RunningService(Cluster):
 
     def __init__(self, state: Path, reports: dict[str, Any]) -> None:
         super().__init__(JobDir(state))
-        self._reports = reports
+        self.reports = reports
         self.said: list[BaseException | signal.Signals | str] = ["RUNNING"]
 
     def submit(self, application_id: str, submission: Submission) -> None:
         super().submit(application_id, submission)
         assert self.noted is not None
-        shared = open_storage(self.noted.shared)
-        left = {report_file(sweep): json.dumps(report) for sweep, report in self._reports.items()}
-        names = [trial["name"] for report in self._reports.values() for trial in report["trials"]]
+        self.leave(open_storage(self.noted.shared))
+
+    def leave(self, shared: Storage) -> None:
+        """Leave the reports, and the models of their trials."""
+        left = {report_file(sweep): json.dumps(report) for sweep, report in self.reports.items()}
+        names = [trial["name"] for report in self.reports.values() for trial in report["trials"]]
         left |= {f"{JOBS}/{name}/{RESULTS}/model.npz": f"model of {name}" for name in names}
         for path, content in {**left, SERVICE_FILE: '{"host": "n1", "port": 7}'}.items():
             with shared.write(path) as file:
@@ -154,7 +158,7 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it
     assert serve(state) == 0 and submitted is not None
     assert detached.submission is None and detached.killed == [ID]
     told = capsys.readouterr()
-    how = f"hscheduler results SWEEP --state {state} shows what a sweep has brought"
+    how = f"hscheduler results SWEEP --state {state} shows a sweep's results"
     assert told.out.splitlines()[4:] == [f"H-scheduler has ended, and its jobs with it; {how}"] and not told.err
     assert staged(hdfs) == []
     best = report_of("mine")["best"]["job_id"]
@@ -177,6 +181,15 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it
     assert main(["results", "mine", "--state", str(state)]) == 0
     assert best in capsys.readouterr().out, "what the application before it has brought"
     assert main(["results", "other", "--state", str(state)]) == 4
+    # What it brings under the same name does not take the place of that.
+    detached.said = ["RUNNING", "RUNNING", KeyboardInterrupt(), "KILLED"]
+    detached.reports["mine"] = {**report_of("mine"), "policy": "static"}
+    detached.leave(open_storage(noted.shared))
+    assert serve(state) == 0
+    for name, policy in (("mine", "static"), ("mine~1", "elastic")):
+        capsys.readouterr()
+        assert main(["results", name, "--state", str(state)]) == 0
+        assert capsys.readouterr().out.startswith(f"{policy}: ")
 
 
 def test_one_that_others_have_ended_leaves_its_results_here(

@@ -250,7 +250,7 @@ def test_a_service_that_fails_leaves_its_jobs_for_the_next(served: Served, slow:
         job = client.submit_job("job-1", lasting(slow))
         wait_for(lambda: client.job("job-1")["iteration"] > 0, TIMEOUT_S, "the job to iterate")
         served.end(signal.SIGKILL)
-        assert "that port cannot be had" in served.start_in_vain("--web", str(taken.getsockname()[1]))
+        assert "that port cannot be used" in served.start_in_vain("--web", str(taken.getsockname()[1]))
         served.start()
         slow.hurry()
         client.wait(job, TIMEOUT_S)

@@ -223,11 +223,11 @@ def test_a_checkpoint_that_cannot_be_moved_to_its_place_has_failed(
     store: CheckpointStore, storage: MemoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(folder: str, target: str) -> None:
-        raise StorageError(f"{folder}: cannot become {target}: Input/output error")
+        raise StorageError(f"{folder}: cannot be renamed to {target}: Input/output error")
 
     make(store, 10)
     monkeypatch.setattr(storage, "rename", refuse)
-    with pytest.raises(StorageError, match=r"partial: cannot become 0001-00000020: Input/output error"):
+    with pytest.raises(StorageError, match=r"partial: cannot be renamed to 0001-00000020: Input/output error"):
         make(store, 20, kept=())
     assert store.names() == ["0001-00000010"]
 

@@ -257,7 +257,7 @@ def test_a_rename_that_another_was_before_is_refused(fake: FakeHdfs, storage: Hd
     put(storage, "one/file", b"1")
     fake.put("/user/eva/two/file", b"2")
     fake.fault("RENAME", "cut")
-    with pytest.raises(StorageError, match=r"cannot become webhdfs://.*/user/eva/two: .*already exists"):
+    with pytest.raises(StorageError, match=r"cannot be renamed to webhdfs://.*/user/eva/two: .*already exists"):
         storage.rename("one", "two")
     assert get(storage, "one/file") == b"1"
 

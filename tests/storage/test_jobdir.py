@@ -17,13 +17,13 @@ from eps.errors import ConfigError, JobExistsError, JobNotFoundError, StorageErr
 from eps.storage.jobdir import (
     JobDir,
     JobLock,
-    Worth,
+    KeepReason,
     cache_dir,
     check_job_name,
     create_job_dir,
     find_job,
+    keep_reason,
     list_jobs,
-    worth_of,
 )
 from tests.fakes.records import note_end, note_settings
 from tests.threads import at_once
@@ -282,7 +282,7 @@ def test_a_job_with_a_record_that_cannot_be_read_does_not_give_way_by_itself(tmp
     job.job_json.write_text("{")
     with pytest.raises(JobExistsError, match=r"'hurt' may have stopped .* damaged: see .*--anew"):
         create_job_dir("hurt", tmp_path)
-    assert job.job_json.exists() and worth_of(job) is Worth.UNREADABLE
+    assert job.job_json.exists() and keep_reason(job) is KeepReason.UNREADABLE
     create_job_dir("hurt", tmp_path, anew=True)[1].close()
     assert not job.job_json.exists()
 

@@ -86,7 +86,7 @@ def test_a_log_whose_name_was_given_without_an_answer_is_not_anothers(
     # And nobody says afterwards what became of it.
     hdfs.fault("RENAME", "unanswered")
     hdfs.fault("DELETE", "cut")
-    with pytest.raises(StorageError, match="cannot become"):
+    with pytest.raises(StorageError, match="cannot be renamed to"):
         log.begin()
     assert "log-00000001" in names(hdfs)
     log.append(b"two")
@@ -103,7 +103,7 @@ def test_one_killed_after_it_began_a_log_in_vain_is_fenced_from_both(
     told: list[bool] = []
     log = begun(store, lambda: told.append(True))
     hdfs.fault("RENAME", "unanswered")
-    with pytest.raises(StorageError, match="cannot become"):
+    with pytest.raises(StorageError, match="cannot be renamed to"):
         log.begin()
     log.append(b"two")
     assert files.has_open(LOG)

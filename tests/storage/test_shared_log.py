@@ -47,7 +47,7 @@ def written(storage: LoggedStorage, *records: bytes, on_superseded: Callable[[],
 def test_a_new_log_is_empty(storage: LoggedStorage) -> None:
     log = opened(storage)
     assert log.recovered == Replay(None, ())
-    with pytest.raises(StorageError, match="no snapshot has begun"):
+    with pytest.raises(StorageError, match="the log has no snapshot yet"):
         log.append(b"x")
     assert storage.files == {}
 

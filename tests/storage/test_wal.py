@@ -38,7 +38,7 @@ def opened(path: Path) -> Replay:
 
 def test_a_new_log_is_empty(tmp_path: Path) -> None:
     assert opened(tmp_path / "log") == Replay(None, ())
-    with pytest.raises(StorageError, match="no snapshot has begun"):
+    with pytest.raises(StorageError, match="the log has no snapshot yet"):
         EventLog.open(tmp_path / "log").append(b"x")
 
 

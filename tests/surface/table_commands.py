@@ -132,6 +132,10 @@ NOBODY = "no-such-job"
 EPS_LINES = (
     Line("run {missing} --anew --detach --quiet", 2, "{missing}"),
     Line("submit {missing} --name j --anew", 2, "{missing}"),
+    Line("run --help-all", 0),
+    Line("submit --help-all", 0),
+    Line("help", 0),
+    Line("help scale", 0),
     Line(f"status {NOBODY}", 4, NOBODY),
     Line(f"status {NOBODY} --json", 4, NOBODY),
     Line(f"scale {NOBODY} workers=+2 servers=-1", 4, NOBODY),

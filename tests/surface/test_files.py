@@ -164,13 +164,15 @@ def test_a_job_file_with_a_model_of_the_users_own_and_flags_over_it(folder: Path
     (tmp_path / "job.toml").write_text(
         'name = "file"\nmodel = "mine.py:Mean"\nmodel_options = \'{"slope": 2.0}\'\ndata = ["rows.svm"]\n'
         "test = 0.25\nworkers = 1\nservers = 1\niterations = 1000\nlearning-rate = 0.5\nstretch = 0.0\n"
-        'report = "report.json"\n'
+        'report = "report.json"\n[checkpoints]\nkeep = 3\ncheckpoint-dir = "saved"\n[yarn]\nqueue = "research"\n'
     )
     # Paths count from the file's folder, not from that of the command.
     ended = run("eps", "run", tmp_path / "job.toml", "--iterations", "5", "--quiet", cwd=folder)
     assert (ended.code, ended.out, ended.err) == (0, "", "")
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["name"], report["clock"], report["settings"]["learning_rate"]) == ("file", 5, 0.5)
+    found = {key: report["settings"][key] for key in ("keep", "checkpoint_dir", "queue")}
+    assert found == {"keep": 3, "checkpoint_dir": str(tmp_path / "saved"), "queue": "research"}
     assert not misfits(REGRESSION_METRICS, report["metrics"]["test"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import getpass
 import json
 import signal
@@ -116,6 +117,8 @@ def test_a_service_is_one_application_that_takes_jobs_and_sweeps(
     _, here = sweep(tmp_path, "here", "--quiet")
     assert code == 0 and [phase for phase, _ in losses(found).values()] == ["finished"] * 3
     assert sorted(loss for _, loss in losses(found).values()) == sorted(loss for _, loss in losses(here).values())
+    (tmp_path / "endless.toml").write_text(FILE.partition("[job]")[2].format(iterations=1_000_000, more=""))
+    assert main(["submit", str(tmp_path / "endless.toml"), "--name", "endless", *state]) == 0
     # The same command follows it again; interrupted, it brings what there is.
     code = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
     words = ["serve", "--on", "yarn", *state]
@@ -125,6 +128,10 @@ def test_a_service_is_one_application_that_takes_jobs_and_sweeps(
         assert client.wait(2 * PATIENCE_S) == 0
     assert staged(on_yarn) == [] and main(["results", "mine", *state]) == 0
     assert found["best"]["job_id"] in capsys.readouterr().out
+    assert main(["results", "jobs", "--csv", *state]) == 0
+    jobs = {row["job_id"]: row for row in csv.DictReader(capsys.readouterr().out.splitlines())}
+    assert {name: row["phase"] for name, row in jobs.items()} == {"alone": "finished", "endless": "killed"}
+    assert jobs["endless"]["why"] == "H-scheduler ends"
     there = {path.parent.name for path in (tmp_path / "home" / "jobs").glob("*/model.npz")}
     best = next(each["name"] for each in found["trials"] if each["job_id"] == found["best"]["job_id"])
     assert best in there and any(name.endswith("-alone") for name in there)

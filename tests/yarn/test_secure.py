@@ -154,6 +154,8 @@ def test_the_page_of_a_job_is_shown_to_its_owner_and_to_whom_its_acl_names(
         pytest.skip("curl without Kerberos")
     keys = secure.cluster.keytab.read_bytes()
 
+    name = "mine-too" if view else "mine"
+
     def asked(principal: str, path: str) -> tuple[int, str]:
         # Who is not the owner is warned by the proxy, until a cookie says that this was done.
         keytab, warned = tmp_path / principal.partition("/")[0], f"checked_{application}=true"
@@ -165,15 +167,15 @@ def test_the_page_of_a_job_is_shown_to_its_owner_and_to_whom_its_acl_names(
         text, _, status = done.stdout.rpartition("\n")
         return int(status), text
 
-    told = secure.eps("submit", "--name", "mine", *WORDS, "--iterations", "100000", *(["--acl", view] if view else []))
+    told = secure.eps("submit", "--name", name, *WORDS, "--iterations", "100000", *(["--acl", view] if view else []))
     assert told.returncode == 0, told.stderr
     application = told.stdout.split()[1]
     from tests.yarn.test_jobs_on_yarn import reach
 
-    with Job.find("mine") as job:
+    with Job.find(name) as job:
         reach(job, 1)
         status, text = asked(USER, "status.json")
-        assert (status, json.loads(text)["name"]) == (200, "mine")
+        assert (status, json.loads(text)["name"]) == (200, name)
         for path in ("", "status.json", "metrics"):
             status, text = asked(SERVICE, path)
             if view:

@@ -87,6 +87,6 @@ class EvictingResourceManager(LocalResourceManager):
                 what = read_json(path) or {}
                 due = _Due(float(what["at_s"]), bool(what["carried_out"]))
                 with self._lock:
-                    found.update({c: due for c in what["containers"] if self._ledger.is_there(c)})
+                    found.update({c: due for c in what["containers"] if self._ledger.is_live(c)})
         self._due.update(found)
         return found

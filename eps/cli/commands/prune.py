@@ -17,7 +17,7 @@ from eps.cli.exits import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_OK, exit_code
 from eps.errors import ConfigError, EpsError, JobExistsError, StorageError
 from eps.job.display import ago_text, bytes_text, table
 from eps.storage.claims import remove_claimed
-from eps.storage.jobdir import JobDir, JobLock, Worth, remove_job, worth_of
+from eps.storage.jobdir import JobDir, JobLock, KeepReason, keep_reason, remove_job
 from eps.storage.record import Record
 from eps.system.home import make_home
 
@@ -197,13 +197,13 @@ def _keep_of(look: Look) -> Keep:
     """Return why a job that does not run is to be kept."""
     if look.damage:
         return Keep(mostly=_unfound(look.damage))
-    if (worth := worth_of(look.job)) is None:
+    if (worth := keep_reason(look.job)) is None:
         return Keep()
     return Keep(
         mostly={
-            Worth.RESUMABLE: "stopped before the end and can be resumed",
-            Worth.UNFETCHED: f"what it has left on its cluster was not fetched: `eps fetch {look.job.name}` does",
-            Worth.UNREADABLE: "may have stopped before its end, but its files are damaged",
+            KeepReason.RESUMABLE: "stopped before the end and can be resumed",
+            KeepReason.UNFETCHED: f"what it has left on its cluster was not fetched: `eps fetch {look.job.name}` does",
+            KeepReason.UNREADABLE: "may have stopped before its end, but its files are damaged",
         }[worth]
     )
 

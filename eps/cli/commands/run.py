@@ -127,7 +127,7 @@ def _attached(request: RunRequest, stream: TextIO, quiet: bool) -> tuple[dict[st
 
 def _heard(runs_on: str) -> AbstractContextManager[None]:
     """Have SIGTERM and SIGHUP interrupt a job on YARN, which does not end by itself with this process."""
-    return interrupt.by_others_too() if runs_on == "yarn" else nullcontext()
+    return interrupt.interrupt_on_signals() if runs_on == "yarn" else nullcontext()
 
 
 def resume(args: argparse.Namespace) -> int:
@@ -201,8 +201,8 @@ def _tell_why(report: Mapping[str, Any], code: int) -> None:
 
 def _started(request: RunRequest, stream: TextIO, quiet: bool, *, detach: bool = False) -> Job:
     """Start a job; say what is done where it takes long, and to whoever interrupts what became of the job."""
-    on_yarn = request.spec.on == "yarn"
-    asks = _notice(f"asking YARN ({os.environ.get('HADOOP_CONF_DIR')}); with Kerberos that takes some seconds", stream)
+    on_yarn, conf = request.spec.on == "yarn", os.environ.get("HADOOP_CONF_DIR")
+    asks = _notice(f"asking YARN, by {conf}; with Kerberos that takes some seconds ...", stream)
     prepares = _notice(f"preparing {request.spec.data}{', then submitting the job' if on_yarn else ''} ...", stream)
 
     def before_data() -> None:
@@ -211,7 +211,7 @@ def _started(request: RunRequest, stream: TextIO, quiet: bool, *, detach: bool =
 
     try:
         with _told_of_start(request.name, request.spec.on, detach=detach):
-            if on_yarn and not quiet:
+            if on_yarn and conf and not quiet:
                 asks.start()
             return Job.start_request(request, detach=detach, before_data=None if quiet else before_data)
     finally:

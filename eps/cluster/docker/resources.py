@@ -171,7 +171,7 @@ class DockerResourceManager(SupervisedManager):
     def release(self, container_id: str) -> None:
         """Release a container; no effect if it has ended or is unknown."""
         with self._lock:
-            if not self._ledger.withdraw(container_id) and self._ledger.is_there(container_id):
+            if not self._ledger.withdraw(container_id) and self._ledger.is_live(container_id):
                 # An earlier kill, or its time, stays.
                 self._to_end.setdefault(container_id, (signals.SIGTERM, 0.0))
                 self._look_now.set()
@@ -180,7 +180,7 @@ class DockerResourceManager(SupervisedManager):
     def kill(self, container_id: str) -> None:
         """Kill a container's process at once; no effect if it is not running."""
         with self._lock:
-            if self._ledger.is_there(container_id):
+            if self._ledger.is_live(container_id):
                 self._to_end[container_id] = (signals.SIGKILL, 0.0)
                 self._look_now.set()
 
@@ -280,7 +280,7 @@ class DockerResourceManager(SupervisedManager):
     def _on_end(self, container_id: str, code: int | None, reason: str, taken: bool = False) -> None:
         with self._lock:
             # A job that ends because the engine is gone requests no further containers.
-            if self._closed.is_set() or self._gone or not self._ledger.is_there(container_id):
+            if self._closed.is_set() or self._gone or not self._ledger.is_live(container_id):
                 return
             granted = self._ledger.on_end(container_id, code, reason, taken)
             self._started.pop(container_id, None)
@@ -289,7 +289,7 @@ class DockerResourceManager(SupervisedManager):
             self._wake()
         shutil.rmtree(self._job.scratch(container_id), ignore_errors=True)
 
-    # ---- the thread that looks at the engine
+    # ---- the thread that polls the engine
 
     def _watch(self) -> None:
         while not self._closed.is_set():

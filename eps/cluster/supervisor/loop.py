@@ -93,7 +93,7 @@ class Supervisor:
     def run(self) -> int:
         """Fork the job master, serve it until the job has ended, and return the job's exit code."""
         for number in HANDLED_SIGNALS:
-            signals.signal(number, _note_nothing)
+            signals.signal(number, _ignore_signal)
         signals.set_wakeup_fd(self._signal_in, warn_on_full_buffer=False)
         # Signals were blocked during the imports; those that came then are delivered now.
         signals.pthread_sigmask(signals.SIG_UNBLOCK, HANDLED_SIGNALS)
@@ -103,7 +103,7 @@ class Supervisor:
         clean_up(self.job, self._end)
         return self._end.exit_code
 
-    # ---- what happens
+    # ---- events
 
     def _wait(self) -> None:
         poller = select.poll()
@@ -189,7 +189,7 @@ class Supervisor:
         self._tied_fd = None
         self._handle(ClientGone())
 
-    # ---- what is done about it
+    # ---- actions
 
     def _handle(self, event: Event) -> None:
         events: deque[Event] = deque([event])
@@ -296,7 +296,7 @@ def clean_up(job: JobDir, end: End) -> None:
     job.close(record.End(end.state, end.reason, end.exit_code, round(time.time(), 3)))
 
 
-def _note_nothing(number: int, frame: FrameType | None) -> None:
+def _ignore_signal(number: int, frame: FrameType | None) -> None:
     """Do nothing: the loop reads the signal from the wakeup pipe."""
 
 

@@ -35,12 +35,12 @@ GRACE_S = 3.0
 MEMBER_TIMEOUT_S = 3.0
 #: Time until the first heartbeat of a new master.
 FIRST_BEAT_S = 30.0
-#: Interval of checks for heartbeats; a longer gap between two checks means that the supervisor itself could not listen.
+#: Interval of checks for heartbeats.  A gap of more than twice this means that the supervisor itself could not listen.
 LOOK_S = 0.5
 #: Maximum number of master restarts without progress of the job.
 MOST_RESTARTS = 5
 
-# ---- what master and supervisor say to each other
+# ---- messages between master and supervisor
 
 
 @dataclass(frozen=True, slots=True)

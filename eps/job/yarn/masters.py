@@ -35,6 +35,7 @@ from eps.job.launch import PreparedJob
 from eps.master.main import Master, prepare_process, serve
 from eps.storage.jobdir import JobDir, JobLock
 from eps.storage.record import NO_WORD, End, Phase
+from eps.system.threads import expect_many_threads
 
 logger = logging.getLogger(__name__)
 
@@ -400,6 +401,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     prepare_environment(os.environ)
     prepare_process()
+    expect_many_threads()
     for failure in preload(PRELOAD):
         logger.warning("%s", failure)
     with socket.socket(fileno=arguments.fd) as line:

@@ -52,7 +52,7 @@ class Model:
     #: Whether the model must or must not have an L1 (L2) penalty.
     l1_penalty: ClassVar[PenaltyRule] = "optional"
     l2_penalty: ClassVar[PenaltyRule] = "optional"
-    #: Whether its loss makes a classifier's scores log-odds, so that they give probabilities.
+    #: Whether its scores are log-odds, which give the probabilities of classes.
     gives_probabilities: ClassVar[bool] = False
 
     def __init__(self, num_features: int, num_outputs: int, *, intercept: bool = True, **options: Any) -> None:
@@ -103,7 +103,7 @@ class Model:
         """Return the loss and its gradient, summed over the rows of ``X``, without penalties.
 
         ``X`` may be restricted to some features; tensors with ``rows_are_features`` are then restricted the same way.
-        Must be deterministic to the bit: the same arguments give the same bits, whatever was called before.
+        Must be deterministic to the bit: the same arguments give the same bits, independently of earlier calls.
 
         Parameters
         ----------
@@ -156,9 +156,9 @@ def predicted(task: Task, scores: Float32Array) -> Targets:
 
 
 def probabilities(scores: Float32Array) -> Float32Array:
-    """Return the probability of each class, shape (n, k), of log-odds: (n,) of the second of two classes, or (n, k)."""
+    """Return the probability of each class, shape (n, k), for log-odds (n, k), or (n,) of the second of two classes."""
     log_odds = np.column_stack([np.zeros_like(scores), scores]) if scores.ndim == 1 else scores
-    # The largest is 0, so that nothing overflows.
+    # Shifted so that the largest is 0, which avoids overflow.
     found = np.exp(log_odds - log_odds.max(axis=1, keepdims=True))
     return np.asarray(found / found.sum(axis=1, keepdims=True), dtype=np.float32)
 

@@ -156,7 +156,7 @@ class ReplyReader:
         self._blocked_senders = 0
         self._thread: threading.Thread | None = None
 
-    # ---- read by a thread that waits
+    # ---- reading by a waiting thread
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when a reply comes; -1 if the wire is closed."""
@@ -186,7 +186,7 @@ class ReplyReader:
         finally:
             reading.release()
 
-    # ---- read by the reader thread
+    # ---- reading by the reader thread
 
     def arm(self, request_id: int, future: Future[Message]) -> None:
         """Let the reader thread read the reply to a request."""
@@ -224,7 +224,7 @@ class ReplyReader:
                         self._stream.wait_at_most(patience_s)
                     self._read_one()
 
-    # ---- what came
+    # ---- received messages
 
     def _read_one(self) -> None:
         """Read one message, or the part of it that has arrived; the caller holds ``_reading``."""
@@ -265,7 +265,7 @@ class ReplyReader:
         self._pending.fail_all(f"the connection to {self._peer} was lost: {reason}")
         self._wire.shut_down()
 
-    # ---- the end
+    # ---- closing
 
     def stop(self, deadline_s: float) -> None:
         """Join the reader thread, until ``deadline_s`` of the monotonic clock.

@@ -69,7 +69,7 @@ class _Known(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Begun:
+class _Partial:
     """A message whose payload is still arriving."""
 
     kind: Kind
@@ -203,7 +203,7 @@ class StreamReader:
         self._known: dict[bytes, _Known] = {}
         #: Layout of the previous message.  Most messages have the same one, which a comparison shows.
         self._expected = _NOTHING
-        self._begun: _Begun | None = None
+        self._partial: _Partial | None = None
         #: Progress of an arriving message, once :meth:`read` has waited for its rest; None between messages.
         self._progress: Progress | None = None
         #: See :meth:`wait_at_most`.
@@ -235,8 +235,8 @@ class StreamReader:
         FrameError
             The data is not a message, or exceeds a limit.  The connection is unusable then.
         """
-        if self._begun is not None:
-            return self._go_on(self._begun)
+        if self._partial is not None:
+            return self._continue(self._partial)
         while True:
             if self._start == self._stop:
                 # This one call usually reads all of a small message.
@@ -268,7 +268,7 @@ class StreamReader:
         """Release borrowed memory."""
         if self._borrowed is not None:
             self._borrowed.close()
-        self._begun = None
+        self._partial = None
 
     def _wait_until(self) -> float:
         """Return the deadline of :meth:`read` for the rest of a message."""
@@ -277,7 +277,7 @@ class StreamReader:
             self._progress = Progress()
         return now_s + self.patience_s
 
-    def _leave(self, count: int, until_s: float) -> bool:
+    def _must_return(self, count: int, until_s: float) -> bool:
         """Count received bytes; return whether :meth:`read` must return without the rest."""
         assert self._progress is not None
         if self._progress.stalled(count):
@@ -301,7 +301,7 @@ class StreamReader:
             if self._stop - self._start >= needed:
                 self._progress = None
                 return True
-            if self._leave(count, until_s):
+            if self._must_return(count, until_s):
                 return False
 
     def _make_room(self, needed: int) -> None:
@@ -355,11 +355,11 @@ class StreamReader:
             if sealed and not described.lends:
                 checking = ArrivingChecksum(header, described.payload_bytes)
                 checking.take(payload[base : base + got])
-            self._begun = _Begun(kind, request_id, header, described, payload, base, got, sealed, checking)
-            return self._go_on(self._begun)
+            self._partial = _Partial(kind, request_id, header, described, payload, base, got, sealed, checking)
+            return self._continue(self._partial)
         return kind, request_id, Message(header, self._arrays(described, payload, base))
 
-    def _go_on(self, begun: _Begun) -> tuple[Kind, int, Message] | None:
+    def _continue(self, begun: _Partial) -> tuple[Kind, int, Message] | None:
         """Read more of a payload; return the message once it is complete."""
         until_s = self._wait_until()
         size_bytes, checking = begun.described.payload_bytes, begun.checking
@@ -371,9 +371,9 @@ class StreamReader:
             begun.got += count
             if checking is not None:
                 checking.take(memory[start : begun.got])
-            if begun.got < size_bytes and self._leave(count, until_s):
+            if begun.got < size_bytes and self._must_return(count, until_s):
                 return None
-        self._begun = self._progress = None
+        self._partial = self._progress = None
         message = Message(begun.header, self._arrays(begun.described, begun.memory, begun.base))
         if begun.sealed:
             message = unsealed(message, "" if checking is None else checking.hexdigest())

@@ -12,8 +12,8 @@ The four messages have fixed lengths, so that a stranger cannot make an end allo
     connector -> listener    proof[32]                 of both nonces, as the connector
     listener  -> connector   the frame HELLO: requests are accepted
 
-A proof is an HMAC with the token as its key.  It includes the role and the transport, so that no end can be made to
-answer its own challenge, and no proof can be relayed to another transport.  The token itself is never sent.
+A proof is an HMAC with the token as its key.  It includes the role, so that no end can be made to answer its own
+challenge, and the transport, so that no proof can be relayed to another one.  The token itself is never sent.
 
 Source: the challenge-response of RFC 5802 (SCRAM) and RFC 2195, with mutual proof.  Deviation: no channel binding; TLS
 protects against an attacker who can change packets.

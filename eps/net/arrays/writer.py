@@ -195,7 +195,7 @@ class StreamWriter:
     def _send_now(self, parts: Sequence[Part]) -> deque[Part] | None:
         """Send what the socket takes without waiting; return the rest."""
         for i, part in enumerate(parts):
-            if not _took(part, self._wire.send_now(part.pieces, part.descriptors)):
+            if not _advance(part, self._wire.send_now(part.pieces, part.descriptors)):
                 return deque(parts[i:])
         return None
 
@@ -272,7 +272,7 @@ class StreamWriter:
         """Send parts, waiting for the peer while it makes progress."""
         while parts:
             sent = self._wire.send_some(parts[0].pieces, parts[0].descriptors)
-            if _took(parts[0], sent):
+            if _advance(parts[0], sent):
                 parts.popleft()
             if progress.stalled(sent):
                 raise TimeoutError(f"the peer took less than {LEAST_BYTES} bytes in {STALL_S} s")
@@ -292,7 +292,7 @@ class StreamWriter:
             thread.join(max(0.0, deadline_s - time.monotonic()))
 
 
-def _took(part: Part, sent: int) -> bool:
+def _advance(part: Part, sent: int) -> bool:
     """Remove ``sent`` bytes from a part; return whether it was sent completely."""
     if sent == sum(map(len, part.pieces)):
         return True

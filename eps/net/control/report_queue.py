@@ -1,8 +1,8 @@
 """A member's reports to its job master, in order; reports that can wait are sent in batches.
 
-A report of a clock wakes two gRPC threads at either end and costs a third of a millisecond of processor time, a tenth
-of a short iteration.  Most are not urgent, since the horizon is granted in advance.  So they may linger; each carries
-its age, so that the job's history stays exact.
+A report of a clock wakes two gRPC threads at either end.  That costs a third of a millisecond of processor time, a
+tenth of a short iteration.  Most are not urgent, since the horizon is granted in advance.  So they may linger; each
+carries its age, so that the job's history stays exact.
 
 The queue keeps reports that a master may have lost when it died, and resends them to the next one:
 

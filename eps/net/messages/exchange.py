@@ -324,7 +324,7 @@ def _pushes(columns: pb.Pushes, rest: Iterator[np.ndarray], longest: int) -> lis
 def _raw(extra: pb.PushExtra, rest: Iterator[np.ndarray]) -> tuple[Raw, ...]:
     """Return the blocks of a push that are not on the grid."""
     if not len(extra.raw_splits) == len(extra.raw_blocks) == len(extra.raw_lengths):
-        raise ProtocolError("a push lists its blocks off the grid with lists of different lengths")
+        raise ProtocolError("the lists of a push's blocks off the grid differ in length")
     values = _pieces(_next(rest, _FLOAT32), extra.raw_lengths)
     return tuple(zip(extra.raw_splits, extra.raw_blocks, values, strict=True))
 
@@ -352,7 +352,7 @@ def _column(values: Sequence[ValueT], count: int, missing: ValueT) -> Sequence[V
     if not values:
         return [missing] * count
     if len(values) != count:
-        raise ProtocolError(f"{count} parts come with {len(values)} values of a kind")
+        raise ProtocolError(f"{count} parts have a column of {len(values)} values: must be as many")
     return values
 
 
@@ -376,7 +376,9 @@ def _next(rest: Iterator[np.ndarray], dtype: np.dtype | None) -> np.ndarray:
     if array is None:
         raise ProtocolError("an exchange came with fewer arrays than its parts need")
     if array.ndim != 1 or (dtype is not None and array.dtype != dtype):
-        raise ProtocolError(f"an exchange has an array {array.dtype}{array.shape} where {dtype} in one row is due")
+        raise ProtocolError(
+            f"an exchange has an array {array.dtype}{array.shape}, but must have {dtype} in one dimension"
+        )
     return array
 
 

@@ -88,7 +88,7 @@ def why(args: argparse.Namespace) -> int:
     if job["on"] != "yarn":
         print(f"its name for eps is {job['name']}, as in eps status {job['name']}")
     elif application := ServiceDir.of(args.state).application_id():
-        print(f"what its containers write: yarn logs -applicationId {application}")
+        print(f"logs of its containers: yarn logs -applicationId {application}")
     for at_s, sentence in job.get("decisions", ()):
         print(f"{at_s:8.2f} s  {sentence}")
     return EXIT_OK
@@ -103,7 +103,7 @@ def kill(args: argparse.Namespace) -> int:
 
 
 def _row(job: dict[str, Any]) -> tuple[str, ...]:
-    # Of one that goes on its latest.
+    # The latest loss of a job that has not ended.
     loss, feedback = number(job["latest_loss"] if job["loss"] is None else job["loss"]), number(job["feedback"])
     return (
         job["job_id"],

@@ -87,7 +87,7 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     if _is_file(args):
         return read_reports(Path(args.report))
     directory = ServiceDir.of(args.state)
-    # Those of applications that had the directory before.
+    # The reports of earlier applications with this directory.
     kept = ApplicationDir(directory.path).kept_reports()
     if args.scheduler or _runs(directory):
         try:
@@ -107,7 +107,7 @@ def reports_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def _is_file(args: argparse.Namespace) -> bool:
-    """Return whether a file is meant: no service is named, and the word is a path, or that of a file."""
+    """Return whether the argument names a file, and not the sweep of a service."""
     if args.state or args.scheduler:
         return False
     path = Path(args.report)

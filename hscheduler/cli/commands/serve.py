@@ -145,7 +145,7 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def _results(directory: ServiceDir) -> str:
-    return f"hscheduler results SWEEP{directory.flag} shows what a sweep has brought"
+    return f"hscheduler results SWEEP{directory.flag} shows a sweep's results"
 
 
 # ---- on YARN
@@ -247,8 +247,8 @@ def _followed(following: Following, known: ApplicationDir, *, detach: bool) -> i
                 return EXIT_OK
             ended = following.run()
     except KeyboardInterrupt:
-        interrupt.let_go_of_closed()
-        with interrupt.by_others_too():
+        interrupt.discard_closed_output()
+        with interrupt.interrupt_on_signals():
             ended = following.end(ENDS)
             is_here = _brought(following, known, ended)
         if ended.is_over:
@@ -263,7 +263,7 @@ def _followed(following: Following, known: ApplicationDir, *, detach: bool) -> i
 
 
 def _brought(following: Following, known: ApplicationDir, ended: Ended) -> bool:
-    """Fetch what an application has left; return whether it is here, and say where it is otherwise."""
+    """Fetch an application's results; where they cannot be fetched, print where they are, and return False."""
     problem = bring(known, following.shared, ended)
     if problem:
         print(f"hscheduler: {problem}", file=sys.stderr)

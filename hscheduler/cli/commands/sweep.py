@@ -302,7 +302,7 @@ def sweeps(args: argparse.Namespace) -> int:
         print(columns(rows, indent=""))
         print(f"hscheduler sweep --resume SWEEP follows one again, or fetches its results{more and f'; {more}'}")
     else:
-        print(f"no sweep on YARN{more and f'; {more}'}")
+        print(f"no sweep on YARN to follow or fetch{more and f'; {more}'}")
     for why in dict.fromkeys(problems):
         print(f"hscheduler: {why}", file=sys.stderr)
     return EXIT_OK
