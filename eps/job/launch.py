@@ -27,7 +27,7 @@ from eps.ml.combinations import check_combination, check_given
 from eps.ml.models import MODELS, load_model
 from eps.net.arrays.memory import descriptor_limit
 from eps.net.security.certificates import check_tls, make_certificates
-from eps.spec.file import RunRequest
+from eps.spec.file import OF_YARN, RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.model_file import read_model
 from eps.spec.results import noted_places
@@ -52,11 +52,6 @@ if TYPE_CHECKING:
     from eps.cluster.yarn.application import Application
 
 logger = logging.getLogger(__name__)
-
-#: Settings that mean nothing to a job on one machine.  Docker gives its containers ``memory_mb`` and ``vcores``, too.
-OF_YARN = frozenset(
-    "resource queue priority lifetime_s acl tags label execution python staging container_timeout_s grow_back_s".split()
-)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,10 @@ RUN_KEYS = ("name", "report", "export", "anew")
 _GROUP_OF = {field.name: field.metadata.get("group", "model") for field in dataclasses.fields(JobSpec)}
 #: Tables of a job file: groups of settings.  The keys of any other group are at the top, where they may be as well.
 TABLES = tuple(group for group in dict.fromkeys(_GROUP_OF.values()) if group not in _GROUP_OF)
+#: Settings that mean nothing to a job on one machine.  Docker gives its containers ``memory_mb`` and ``vcores``, too.
+OF_YARN = frozenset(
+    "resource queue priority lifetime_s acl tags label execution python staging container_timeout_s grow_back_s".split()
+)
 #: Settings that are one path.
 _PATHS = ("python", "labels", "test_labels", "init", "report", "export", "checkpoint_dir")
 

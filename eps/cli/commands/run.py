@@ -17,7 +17,7 @@ from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.job.client import Job, find_directory
 from eps.job.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
 from eps.job.status import LOGS_COMMAND, UNREACHABLE, application_id_of, check_stopped, is_on_yarn, last_words
-from eps.spec.file import RunRequest, read_job_file
+from eps.spec.file import OF_YARN, RunRequest, read_job_file
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import (
     check_results,
@@ -52,7 +52,9 @@ def request_of(args: argparse.Namespace) -> RunRequest:
     from_file = read_job_file(Path(path))
     # Checked on its own first: an error in the file is told as one of the file.
     RunRequest.from_values(from_file, path)
-    return RunRequest.from_values({**from_file, **flags}, path)
+    request = RunRequest.from_values({**from_file, **flags}, path)
+    # A file may serve jobs on YARN and others: only flags of YARN are refused for the others.
+    return dataclasses.replace(request, given=request.given - (OF_YARN - flags.keys()))
 
 
 def run(args: argparse.Namespace) -> int:
