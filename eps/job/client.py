@@ -177,12 +177,12 @@ class Job:
             # Its files may not go while its application runs.
             settle(former)
         if request.spec.on == "yarn":
-            from eps.job.yarn import within
+            from eps.job.yarn import shared_application
             from eps.job.yarn.submit import start
 
             if warm is not None:
                 warm.cancel()
-            if (place := within.here()) is not None:
+            if (place := shared_application.current()) is not None:
                 return cls(*place.start(request, before_data))
             return cls(start(request, before_data), is_tied=not detach)
         # Not needed to look at a job or to change its size, and the slowest import of all.
@@ -262,11 +262,11 @@ class Job:
         is_tied: bool,
     ) -> Job:
         from eps.job.resume import prepare_resume
-        from eps.job.yarn import within
+        from eps.job.yarn import shared_application
         from eps.job.yarn.remote import settle
         from eps.job.yarn.submit import check_prepared, start_prepared
 
-        place = within.here()
+        place = shared_application.current()
         settle(directory)
         resumed = prepare_resume(directory.name, *size_and_python, check_prepared if place is None else None)
         if on_begin is not None:
@@ -817,7 +817,7 @@ def find_directory(name: str) -> JobDir:
     except JobNotFoundError as error:
         if not os.environ.get("HADOOP_CONF_DIR"):
             raise JobNotFoundError(f"{error}; no cluster was asked: HADOOP_CONF_DIR is not set") from None
-        from eps.job.yarn.elsewhere import restore
+        from eps.job.yarn.staged_jobs import restore
 
         return restore(name, error)
 

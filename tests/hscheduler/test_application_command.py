@@ -17,8 +17,8 @@ from eps.cluster.yarn.application import ENDED_FILE, RESULTS, Application
 from eps.cluster.yarn.types import ApplicationReport, Resource, Submission
 from eps.errors import ConfigError, DeadlineError, JobNotFoundError, PeerUnavailableError, StorageError
 from eps.hadoop.conf import HadoopConf
+from eps.job.yarn.shared_application import JOBS
 from eps.job.yarn.sweeps import SweepState, report_file, state_of_sweep
-from eps.job.yarn.within import JOBS
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
 from hscheduler.application.follow import Following, known_sweeps

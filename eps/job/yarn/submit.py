@@ -51,7 +51,7 @@ from eps.errors import ConfigError, EpsError, JobNotFoundError, RpcError, Storag
 from eps.hadoop.bridge import CLASS_PATH_FILE
 from eps.hadoop.conf import FILES, SCHEDULER_FILE, HadoopConf, environment_configuration, self_contained
 from eps.job.launch import PreparedJob, prepare_job, remove_left
-from eps.job.yarn.elsewhere import check_not_running
+from eps.job.yarn.staged_jobs import check_not_running
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import detached_places

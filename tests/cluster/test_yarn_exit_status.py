@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eps.cluster.yarn.exits import exit_of, is_taken, last_words
+from eps.cluster.yarn.exit_status import exit_of, is_taken, last_words
 from eps.cluster.yarn.types import Completed, Grant, Resource
 
 CONTAINER = "container_1_0001_01_000002"
