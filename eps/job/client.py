@@ -421,7 +421,7 @@ class Job:
             Its folder on the cluster cannot be read, or the results not be written.
         """
         if self.running:
-            raise PlanError(f"job {self.name!r} runs: its results are there when it has ended")
+            raise PlanError(f"job {self.name!r} is still running: fetch its results when it has ended")
         if self._yarn is not None:
             self._yarn.fetch(tell)
 

@@ -501,7 +501,7 @@ def test_who_interrupts_the_submission_of_a_sweep_is_told_what_became_of_it(
     told = "the sweep: interrupted; nothing was submitted"
     if where == "submit":
         name = yarn.directory.name
-        told = f"{name}: interrupted while {ID} was submitted: if it runs, yarn application -kill {ID} ends it"
+        told = f"{name}: interrupted while {ID} was submitted: if it runs, end it with yarn application -kill {ID}"
     assert capsys.readouterr().err == f"hscheduler: {told}\n"
 
 
