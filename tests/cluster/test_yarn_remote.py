@@ -119,9 +119,7 @@ def test_a_job_master_that_is_started_again_is_waited_for_with_how_far_the_job_w
     world.says("ACCEPTED")
     while (status := there.waiting()) is None:
         time.sleep(0.01)
-    assert (
-        status["reason"].startswith("it was at clock 4; its job master is being restarted") and status["clock"] == 4
-    )
+    assert status["reason"].startswith("it was at clock 4; its job master is being restarted") and status["clock"] == 4
 
 
 def test_a_resourcemanager_that_is_away_is_told_and_a_master_that_listens_needs_none(world: World) -> None:
