@@ -145,7 +145,7 @@ def test_senseless_change_is_refused_before_it_is_asked(fake: FakeJob, operation
 
 def test_cancel_without_a_number_takes_the_change_on_its_way(fake: FakeJob) -> None:
     with Job.find("fake") as job:
-        with pytest.raises(PlanError, match="no change on its way"):
+        with pytest.raises(PlanError, match="no pending change"):
             job.cancel()
         fake.master.status = status_of(plan=change_of(3, "prepared"), queued=[change_of(4, "queued")])
         assert job.cancel() == 3

@@ -73,7 +73,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class MasterEndpoint:
-    """Where the job master is found."""
+    """Addresses at which the job master registers."""
 
     host: str = "localhost"
     #: Of its control plane.
@@ -341,7 +341,7 @@ class YarnResourceManager(Waitable):
         self._beat_now.set()
 
     def close(self) -> None:
-        """Let go of YARN; harmless when repeated.  Containers are left as they are."""
+        """Close the connections to YARN; containers keep running.  Idempotent."""
         with self._lock:
             if self._closed:
                 return
