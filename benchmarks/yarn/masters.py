@@ -42,7 +42,7 @@ from eps.cluster.yarn.application import MasterOrders  # noqa: E402
 from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate  # noqa: E402
 from eps.cluster.yarn.resources import YarnResourceManager  # noqa: E402
 from eps.cluster.yarn.types import Ask, Resource  # noqa: E402
-from eps.job.yarn import within  # noqa: E402
+from eps.job.yarn import shared_application  # noqa: E402
 from eps.storage.atomic import json_bytes  # noqa: E402
 from eps.storage.jobdir import jobs_dir  # noqa: E402
 from eps.storage.locations import RemotePath  # noqa: E402
@@ -149,13 +149,15 @@ def run(trials: int, clocks_per_s: float, window_s: float) -> dict[str, Any]:
     yarn = SimulatedYarn(clocks_per_s, 2 * trials)
     roles = NamedRoles()
     resources = YarnResourceManager(*yarn.clients(), LaunchTemplate(roles))
-    broker = Broker(resources, role_of=within.role_key)
+    broker = Broker(resources, role_of=shared_application.role_key)
     spec = spec_of(trials)
     with file_system() as authority:
         shared = RemotePath("webhdfs", authority, "/sweeps/one")
-        place = within.Place(MasterOrders(str(shared), "python", {}, {}), shared.parent, "attempt-000001", "127.0.0.1",
-                             broker, roles)  # fmt: skip
-        with within.standing(place):
+        orders = MasterOrders(str(shared), "python", {}, {})
+        place = shared_application.SharedApplication(
+            orders, shared.parent, "attempt-000001", "127.0.0.1", broker, roles
+        )
+        with shared_application.hosting(place):
             began_s = time.monotonic()
             scheduler = LiveScheduler(spec.cluster.capacities(), LiveSettings("static", threshold=trials))
             sweep = Sweep(spec, "static")

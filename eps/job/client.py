@@ -50,9 +50,9 @@ from eps.system.waits import wait_for
 if TYPE_CHECKING:
     from eps.job.yarn.remote import YarnJob
 
-#: A plan is asked for its news at least this often while somebody waits for it.
+#: Longest time between two queries of a plan that a caller waits for.
 PLAN_NEWS_S = 0.25
-#: A job has this long to end after it was told to; then its processes are ended.
+#: Time for a job to end after a kill request; then its processes are killed.
 KILL_TIMEOUT_S = 10.0
 _METHODS = {
     Operation.ADD_SERVERS: "AddServers",
@@ -108,7 +108,7 @@ class Job:
             atexit.register(self._end_with_us)
 
     def _look_for_application(self) -> bool:
-        """Follow the job to YARN, where it has an application by now; return whether that is news."""
+        """Switch to the job's application on YARN, if it has been submitted since; return whether it has."""
         if self._handle is not None or self._yarn is not None or not self._directory.is_on_yarn():
             return False
         from eps.job.yarn.remote import YarnJob
@@ -119,8 +119,8 @@ class Job:
         return True
 
     def _end_with_us(self) -> None:
-        """Have YARN end a job whose client ends without having closed it."""
-        # A process that was forked from this one is not who started it.
+        """Ask YARN to kill a job whose client exits without closing it."""
+        # Not in a forked child: it did not start the job.
         if self._yarn is not None and self._tied_pid == os.getpid():
             self._yarn.tell_to_end("its client has ended")
 
@@ -168,21 +168,21 @@ class Job:
     ) -> Job:
         """Start the job of a request; ``before_data`` is called before its data is read.  Raises as :meth:`start`.
 
-        The supervisor that is ``warm`` is its own, or ended; by default one that begins now.
+        ``warm`` becomes the job's supervisor or is ended; by default a new one is started.
         """
         check_backend(request.spec)
         if request.name and (former := job_dir(request.name)).is_on_yarn():
             from eps.job.yarn.remote import settle
 
-            # Its files may not go while its application runs.
+            # The former job's files must stay while its application runs.
             settle(former)
         if request.spec.on == "yarn":
-            from eps.job.yarn import within
+            from eps.job.yarn import shared_application
             from eps.job.yarn.submit import start
 
             if warm is not None:
                 warm.cancel()
-            if (place := within.here()) is not None:
+            if (place := shared_application.current()) is not None:
                 return cls(*place.start(request, before_data))
             return cls(start(request, before_data), is_tied=not detach)
         # Not needed to look at a job or to change its size, and the slowest import of all.
@@ -209,7 +209,7 @@ class Job:
         on_begin: Callable[[str, Sequence[str]], None] | None = None,
         warm: WarmSupervisor | None = None,
     ) -> Job:
-        """Start a job again that has stopped before its end, from its latest checkpoint or from its seed.
+        """Resume a job that stopped before its end, from its latest checkpoint or from its seed.
 
         Parameters
         ----------
@@ -262,11 +262,11 @@ class Job:
         is_tied: bool,
     ) -> Job:
         from eps.job.resume import prepare_resume
-        from eps.job.yarn import within
+        from eps.job.yarn import shared_application
         from eps.job.yarn.remote import settle
         from eps.job.yarn.submit import check_prepared, start_prepared
 
-        place = within.here()
+        place = shared_application.current()
         settle(directory)
         resumed = prepare_resume(directory.name, *size_and_python, check_prepared if place is None else None)
         if on_begin is not None:
@@ -278,7 +278,7 @@ class Job:
 
     @classmethod
     def find(cls, name: str) -> Job:
-        """Return a job by name, whoever started it.
+        """Return a job of this user by name, running or ended.
 
         Raises
         ------
@@ -287,7 +287,7 @@ class Job:
         """
         directory = find_directory(name)
         if not directory.is_running():
-            # Of one whose supervisor was killed nobody has noted the end.
+            # A supervisor that was killed has not noted the end.
             directory.settle()
         return cls(directory)
 
@@ -314,15 +314,15 @@ class Job:
 
     @property
     def directory(self) -> JobDir:
-        """Where its files are."""
+        """The job's directory."""
         return self._directory
 
     @property
     def running(self) -> bool:
-        """True while any of it runs."""
+        """Whether a process of the job runs."""
         return self._where.is_running()
 
-    # ---- what it does
+    # ---- state and results
 
     def status(self, timeout_s: float = 60.0) -> dict[str, Any]:
         """Return what ``eps status --json`` prints; of an ended job, how it ended.
@@ -421,7 +421,7 @@ class Job:
             Its folder on the cluster cannot be read, or the results not be written.
         """
         if self.running:
-            raise PlanError(f"job {self.name!r} runs: its results are there when it has ended")
+            raise PlanError(f"job {self.name!r} is still running: fetch its results when it has ended")
         if self._yarn is not None:
             self._yarn.fetch(tell)
 
@@ -601,7 +601,7 @@ class Job:
             status = self.status()
             waiting = [record["plan_id"] for record in (status["plan"], *status["queued"]) if record]
             if not waiting:
-                raise PlanError(f"job {self.name!r} has no change on its way that could be cancelled")
+                raise PlanError(f"job {self.name!r} has no pending change to cancel")
             plan_id = int(waiting[0])
         self._link.call(
             "Cancel", pb.CancelRequest(plan_id=_plan_id(plan_id)), f"cancel plan {plan_id} of job {self.name!r}"
@@ -652,7 +652,7 @@ class Job:
             if link.call("Kill", request, f"kill job {self.name!r}", timeout_s=2.0, waits=False) is not None:
                 wait_for(lambda: not self.running, timeout_s, f"the end of job {self.name!r}")
         except EpsError:
-            # A master that is not up is ended by who stands for the job.
+            # Without a master, the supervisor or YARN ends the job.
             pass
         finally:
             link.close()
@@ -664,10 +664,10 @@ class Job:
 
         def has_ended_or_gone() -> bool:
             nonlocal told
-            # Who submits a job to YARN notes its application at any moment.
+            # A process that submits the job to YARN may note its application at any moment.
             if job.is_on_yarn() or not job.is_running():
                 return True
-            # Again until it is told: a supervisor that has just been started cannot be found yet.
+            # Repeat until it succeeds: a supervisor that is just starting cannot be found yet.
             told = told or kill_supervisor(job)
             return not job.is_running()
 
@@ -698,7 +698,7 @@ class Job:
         return True
 
     def close(self) -> None:
-        """Let go of the job: one that is tied to this process is ended, any other goes on.  Harmless when repeated.
+        """Close the connections; end the job if it is tied to this process.  Idempotent.
 
         Raises
         ------
@@ -716,7 +716,7 @@ class Job:
                 self._yarn.close()
 
     def _untie(self) -> bool:
-        """Let an application outlive this process; return whether it would not have."""
+        """Let an application outlive this process; return whether it was tied."""
         was_tied, self._tied_pid = self._tied_pid == os.getpid(), 0
         atexit.unregister(self._end_with_us)
         return was_tied
@@ -801,7 +801,7 @@ def _object(text: str) -> dict[str, Any]:
 def find_directory(name: str) -> JobDir:
     """Return the directory of a job that runs or has run; one that was lost is made again from the job's cluster.
 
-    The cluster is that of ``HADOOP_CONF_DIR``: without it nobody is asked.
+    The cluster is that of ``HADOOP_CONF_DIR``; without it only this machine is searched.
 
     Raises
     ------
@@ -817,7 +817,7 @@ def find_directory(name: str) -> JobDir:
     except JobNotFoundError as error:
         if not os.environ.get("HADOOP_CONF_DIR"):
             raise JobNotFoundError(f"{error}; no cluster was asked: HADOOP_CONF_DIR is not set") from None
-        from eps.job.yarn.elsewhere import restore
+        from eps.job.yarn.staged_jobs import restore
 
         return restore(name, error)
 
@@ -856,7 +856,7 @@ class SpareSupervisor:
                     self._spare = None
 
     def close(self) -> None:
-        """End the spare one; harmless when repeated."""
+        """End the spare supervisor.  Idempotent."""
         with self._lock:
             spare, self._spare, self._closed = self._spare, None, True
         if spare is not None:

@@ -1,4 +1,4 @@
-"""A client's line to a job master: found where the job runs, found again when the master has moved."""
+"""Connection of a client to a job master; it follows the master when that is restarted elsewhere."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from eps.storage.jobdir import JobDir
 
 logger = logging.getLogger(__name__)
 
-#: A job that has no master yet, and one that is watched, is given up after this long.
+#: Timeout for a job without a master yet, and for a watched job.
 GIVE_UP_S = 30.0
-#: A call is given up where the master that was there has no successor that answers within this long.
+#: Timeout of a call for the next master after the connection to one was lost.
 NEXT_MASTER_S = 10.0
-#: Who waits longer than this says what for.
+#: Waits longer than this are reported.
 NOTICED_S = 1.0
 RETRY_S = 0.05
-#: How often it is looked whether a job that waits for its cluster still does.
+#: Poll interval of a job that waits for its cluster.
 WAITING_POLL_S = 0.2
 LONGEST_RETRY_S = 1.0
 
@@ -55,17 +55,17 @@ class Whereabouts(Protocol):
     """Where a job runs, as its clients see it: on this machine, or as an application of YARN."""
 
     def is_running(self) -> bool:
-        """Return whether any of the job runs, or may."""
+        """Return whether a process of the job runs or may run."""
 
     def address(self) -> Address | None:
-        """Return where the job master listens; None where none does."""
+        """Return the job master's address; None if no master listens."""
 
     def waiting(self) -> dict[str, Any] | None:
         """Return the status of a job that waits for its cluster, as ``eps status --json`` prints it; None of others."""
 
     @property
     def application_id(self) -> str:
-        """By which name YARN knows the job; empty where it does not run there."""
+        """The job's application on YARN; empty for a job elsewhere."""
 
 
 class OnThisMachine:
@@ -90,7 +90,7 @@ class OnThisMachine:
 
 
 class MasterLink:
-    """Calls to the master of one job; safe to repeat where the master may not have got the first one.
+    """Call the master of one job, with retries.  Calls must be idempotent.
 
     Parameters
     ----------
@@ -109,10 +109,10 @@ class MasterLink:
         self._told_silence = ""
 
     def call(self, method: str, request: Any, what: str, timeout_s: float = 60.0, *, waits: bool = True) -> Any:
-        """Call a unary method, again while the master cannot be reached.
+        """Call a unary method; retry while the master cannot be reached.
 
-        Where the cluster has no room for a master yet, or starts it again, that is waited for; or, where ``waits`` is
-        False, None returned.  Of a cluster that does not answer the log says so.
+        While the job waits for its cluster to start its master, wait too; with ``waits`` False, return None instead.
+        A cluster that does not answer is logged.
 
         Raises
         ------
@@ -130,20 +130,20 @@ class MasterLink:
         return self._repeated(attempt, what, min(self._give_up_s, NEXT_MASTER_S), waits)
 
     def watch(self, after_clock: int = -1, *, is_patient: bool = False) -> Iterator[Progress]:
-        """Yield news until the job has ended; goes on where it was after a loss of the connection.
+        """Yield news until the job has ended; resume after a lost connection without gaps.
 
         Parameters
         ----------
         after_clock : int
         is_patient : bool
-            On YARN, wait for a master that does not answer while YARN reports the application as running: a restarted
-            master answers after it has replayed its log.  Not where others wait for the job's containers: a master may
-            never be reachable from here.
+            On YARN, wait for a silent master without limit while YARN reports the application as running: a restarted
+            master answers after it has replayed its log.  Leave it False if others wait for the job's containers: the
+            master may never be reachable from this host.
 
         Raises
         ------
         PeerUnavailableError
-            The job runs, but its master did not answer for ``give_up_s``, and is not waited for with patience.
+            The job runs, but its master did not answer for ``give_up_s`` (never with ``is_patient`` on YARN).
         """
         what = f"watch job {self._job.name!r}"
         patience_s = math.inf if is_patient and self._where.application_id else self._give_up_s
@@ -158,7 +158,7 @@ class MasterLink:
             except JobFinishedError:
                 return
             if opened is None:
-                # Whoever watches is told what is waited for.
+                # The next round yields what the job waits for.
                 continue
             stream, first = opened
             try:
@@ -179,7 +179,7 @@ class MasterLink:
                 stream.cancel()
 
     def _waits(self) -> Iterator[Progress]:
-        """Yield what is waited for, whenever that changes, until there is a job master or the job has ended."""
+        """Yield the reason of the wait when it changes, until a job master runs or the job has ended."""
         said = ""
         while (status := self._where.waiting()) is not None and self._where.is_running():
             if status["reason"] != said:
@@ -188,17 +188,17 @@ class MasterLink:
             time.sleep(WAITING_POLL_S)
 
     def answers(self) -> bool:
-        """Return whether the job's cluster answers, as far as anybody knows; say once where it does not."""
+        """Return whether the job's cluster is not known to be silent; log a silence once."""
         waiting = self._where.waiting()
         silence = str(waiting["reason"]) if waiting is not None and waiting["state"] == UNREACHABLE else ""
         if silence and silence != self._told_silence:
-            # It says since when: the next one is another.
+            # The reason has a time, so another silence is logged again.
             self._told_silence = silence
             logger.warning("job %r: %s", self._job.name, silence)
         return not silence
 
     def close(self) -> None:
-        """Close the connection; harmless when repeated."""
+        """Close the connection.  Idempotent."""
         self._forget()
 
     def _repeated(
@@ -221,7 +221,7 @@ class MasterLink:
                 since_s = time.monotonic() if since_s is None else since_s
             is_waiting = self._where.waiting() is not None
             if is_waiting:
-                # No fault of anybody's: its cluster has no room yet, or starts its master again.
+                # No failure: the cluster has no free container yet, or restarts the master.
                 began_s, since_s = time.monotonic(), None
             if not self._where.is_running():
                 raise JobFinishedError(f"{what}: job {self._job.name!r} has ended") from unreachable
@@ -240,7 +240,7 @@ class MasterLink:
                 since = time.strftime("%H:%M:%S", time.localtime(time.time() - waited_s))
                 reason = self._likely_reason()
                 logger.warning(
-                    "%s: the master of job %r has not answered since %s, and is waited for%s",
+                    "%s: the master of job %r has not answered since %s; still waiting%s",
                     *(what, self._job.name, since, reason),
                 )
             if waited_s > NOTICED_S and not told and since_s is not None:
@@ -250,12 +250,12 @@ class MasterLink:
             retry_s = min(LONGEST_RETRY_S, retry_s * 1.5)
 
     def _likely_reason(self) -> str:
-        """Return why the master of a job on YARN may say nothing, as the end of a sentence; empty for any other."""
+        """Return the end of a sentence: why the master of a job on YARN may be silent; empty for other jobs."""
         if not self._where.application_id:
             return ""
         return (
-            f"; by YARN's word application {self._where.application_id} runs: a master that was started again answers "
-            "when it has read its log, and waits for HDFS where that does not answer"
+            f"; YARN reports application {self._where.application_id} as running: a restarted master answers when it "
+            "has read its log, and retries while HDFS does not answer"
         )
 
     def _stub(self) -> JobMasterStub | None:
@@ -275,7 +275,7 @@ class MasterLink:
 
 
 class WaitNews:
-    """Tells whoever waits for a job to train what that waits for: after a second, and when it is something else.
+    """Report what a starting job waits for: after a second, and when the reason changes.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ class WaitNews:
         self._told = ""
 
     def go_on(self, status: Mapping[str, Any]) -> bool:
-        """Return whether a job of that status is still to be waited for."""
+        """Return whether a job of that status has not started to train."""
         waits = status["state"] in WAITING_STATES
         if waits and time.monotonic() >= self._tell_s:
             text = f"job {status['name']!r} is waited for: {waiting_text(status)}"
@@ -301,7 +301,7 @@ class WaitNews:
 
 
 def waiting_text(status: Mapping[str, Any]) -> str:
-    """Return how a job is that waits, and for what where that is known: ``it is starting: waits for 1 container``."""
+    """Return the state of a waiting job, with the reason if known: ``it is starting: waits for 1 container``."""
     return f"it is {status['state']}" + (f": {status['reason']}" if status["reason"] else "")
 
 

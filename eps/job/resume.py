@@ -1,4 +1,4 @@
-"""Start a job again that stopped before its end: from its latest checkpoint that is whole, or from its seed."""
+"""Resume a job that stopped before its end, from its latest valid checkpoint or from its seed."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _CONTAINER = re.compile(r"container-(\d+)\.log", re.ASCII)
 
 @dataclasses.dataclass(frozen=True)
 class Resumed:
-    """A job that is ready to go on."""
+    """A job that is ready to be resumed."""
 
     prepared: PreparedJob
-    #: The checkpoint that it goes on from; None where it starts from its seed.
+    #: The checkpoint to restore; None to start from the seed.
     manifest: Manifest | None
-    #: What is damaged of later checkpoints, and of the journal, as sentences.
+    #: Sentences about damaged later checkpoints and a damaged journal.
     warnings: tuple[str, ...]
 
     def describe(self) -> str:
-        """Return what the job goes on from, as a sentence."""
+        """Return a sentence about the checkpoint or seed that the job resumes from."""
         if self.manifest is None:
             return f"{self.prepared.directory.name}: no checkpoint; starts again from its seed"
         return (
@@ -58,7 +58,7 @@ def prepare_resume(
     python: str = "",
     check: Callable[[JobSpec], None] | None = None,
 ) -> Resumed:
-    """Make the directory of a stopped job ready for another run; its lock is held afterwards.
+    """Prepare the directory of a stopped job for another run, and keep its lock.
 
     Parameters
     ----------
@@ -68,23 +68,24 @@ def prepare_resume(
     python : str
         On YARN, another interpreter or archive than it had; empty takes that.
     check : callable, optional
-        Called with the settings, of that size, while everything is as it was; what it raises, this does.
+        Called with the settings, at that size, before the directory changes; its exceptions propagate.
 
     Raises
     ------
     JobExistsError
-        It is running.
+        The job is running.
     JobFinishedError
-        It has finished.
+        The job has finished.
+    JobNotFoundError
+        There is no such job.
     ConfigError
-        It cannot have that size or interpreter, or its checkpoint is of another job; JobNotFoundError where there is
-        none.
+        The size or interpreter is not possible, or the checkpoint belongs to another job.
     DataError
-        Its prepared data set has gone, and cannot be made again from what it was made of.
+        The prepared data set is missing, and cannot be prepared again from its source.
     ResourceError
-        Its containers cannot be had: the Docker engine does not answer.
+        The Docker engine does not answer.
     StorageError
-        Its directory cannot be read or written, .
+        The job's directory cannot be read or written.
     """
     make_home()
     directory = find_job(name)
@@ -124,7 +125,7 @@ def _prepare(
             triggers_asked=manifest.triggers_asked,
         )
     runtime = dataclasses.replace(before, start=start)
-    # The settings check a size; those of the job stay as they were asked.
+    # Only for the check: the job keeps the settings that the user gave.
     sized = dataclasses.replace(
         before.spec, workers=start.workers or before.spec.workers, servers=start.servers or before.spec.servers
     )
@@ -155,14 +156,14 @@ def _prepare(
 
 
 def _former(directory: JobDir) -> tuple[Record, list[str]]:
-    """Return what a job was until now, and what is damaged of that: the checkpoints and the settings are enough.
+    """Return a job's record, and sentences about its damage; checkpoints and settings are enough to resume.
 
-    The caller holds its lock: its last writer, if it has not noted the end, was killed.
+    The caller holds the job's lock, so a record without an end means that its last writer was killed.
 
     Raises
     ------
     StorageError
-        Its record is damaged, and its settings with it.
+        The record is damaged, including the settings.
     """
     try:
         return directory.seen(directory.record()), []
@@ -170,12 +171,12 @@ def _former(directory: JobDir) -> tuple[Record, list[str]]:
         runtime = readable_runtime(directory.job_json)
         if runtime is None:
             raise
-        # Its report may say that it has finished.
+        # The report may show that the job has finished.
         return directory.seen(Record(runtime=runtime)), [str(error)]
 
 
 def _with_python(spec: JobSpec, python: str) -> JobSpec:
-    """Return a job's settings with another interpreter, which changes no bit of its model."""
+    """Return a job's settings with another interpreter."""
     if spec.on != "yarn":
         raise ConfigError(
             f"python is {python!r}, but only containers on YARN have another one: the job is on {spec.on}"
@@ -184,12 +185,12 @@ def _with_python(spec: JobSpec, python: str) -> JobSpec:
 
 
 def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
-    """Return the job's prepared data, and what is to be said of it: it is made again where the cache was emptied.
+    """Return the job's prepared data, prepared again if the cache was emptied, and a sentence about that.
 
     Raises
     ------
     DataError
-        It cannot be made again, or what it was made of is other data now.
+        It cannot be prepared again, or its source has changed.
     """
     place = runtime.dataset_dir
     try:
@@ -204,12 +205,12 @@ def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
     except (ConfigError, DataError, StorageError) as error:
         raise DataError(f"{gone}, and cannot be made again: {error}") from error
     if dataset.split_checksums != runtime.shape.split_checksums:
-        raise DataError(f"{gone}, and {runtime.spec.data} is other data than it was: the job cannot go on with it")
+        raise DataError(f"{gone}, and {runtime.spec.data} has changed since: the job cannot be resumed with other data")
     return dataset, [f"{gone}; it was made again from {runtime.spec.data}"]
 
 
 def _renew_secrets(directory: JobDir, spec: JobSpec) -> list[str]:
-    """Make certificates or a token where there are none that can be used: no process of the job runs."""
+    """Replace unusable certificates and an unusable token; safe, since no process of the job runs."""
     if spec.uses_tls:
         try:
             Security(tls=TlsFiles.within(directory.tls)).ssl_context(server_side=True)
@@ -224,10 +225,10 @@ def _renew_secrets(directory: JobDir, spec: JobSpec) -> list[str]:
 
 
 def _clear(directory: JobDir) -> None:
-    """Remove what only the processes of the run before meant; its results stay until another one begins."""
+    """Remove the files of the previous run's processes; its results stay until the next run starts."""
     shutil.rmtree(directory.containers, ignore_errors=True)
     shutil.rmtree(directory.sockets, ignore_errors=True)
-    # The state of a job master whose members have gone is nobody's; the next run has another.
+    # The master's state describes members that no longer run; the next run starts a new one.
     shutil.rmtree(directory.state, ignore_errors=True)
     directory.containers.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     directory.logs.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
@@ -235,7 +236,7 @@ def _clear(directory: JobDir) -> None:
 
 
 def _set_journal_aside(directory: JobDir) -> list[str]:
-    """Give a damaged journal another name: it says what was decided, and nothing that a new run needs."""
+    """Rename a damaged journal; a new run does not need it."""
     try:
         replay(directory.journal)
     except StorageError as error:

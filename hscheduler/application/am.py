@@ -1,10 +1,10 @@
 """``python -m hscheduler.application.am``: the master of the application that H-scheduler on YARN is.
 
-It is the service of ``hscheduler serve``, whose jobs are within this application (:mod:`eps.job.yarn.within`):
-containers that YARN grants, as far as the scheduler does.  It ends with the one sweep that it was submitted with, or
-has none and is open to clients until YARN ends it.  An attempt that is lost takes its jobs along.  The next one has the
-record of the scheduler in the cluster's file system, and begins the jobs that were not over again from their
-checkpoints: under BSP they end with the same bits.
+It is the service of ``hscheduler serve``, whose jobs share this application
+(:mod:`eps.job.yarn.shared_application`).  Its containers come from YARN, as far as the scheduler grants them.  It ends
+with the sweep that it was submitted with, or has none and serves clients until YARN ends it.  If an attempt is lost,
+its jobs end too.  The next attempt reads the scheduler's record from the cluster's file system and restarts unfinished
+jobs from their checkpoints: under BSP they end with the same bits.
 
 Source: EPS §5.1 (the scheduler starts jobs and changes their size).  Deviation: one application is all of them.
 """
@@ -29,9 +29,9 @@ from eps.cluster.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
 from eps.cluster.yarn.attempt import Yarn, begin, end, leave
 from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
 from eps.cluster.yarn.proxied import ProxiedServer
-from eps.cluster.yarn.resources import Place, YarnResourceManager
+from eps.cluster.yarn.resources import MasterEndpoint, YarnResourceManager
 from eps.errors import ConfigError, EpsError, ResourceError, StorageError
-from eps.job.yarn import within
+from eps.job.yarn import shared_application
 from eps.job.yarn.sweeps import report_file, said_end
 from eps.net.security.credentials import TlsFiles
 from eps.spec.job_spec import JobSpec
@@ -180,7 +180,7 @@ class Application:
     orders : ServiceOrders
     resources : YarnResourceManager
     broker : Broker
-    place : within.Place
+    place : shared_application.SharedApplication
     around : Surroundings
     """
 
@@ -189,7 +189,7 @@ class Application:
         orders: ServiceOrders,
         resources: YarnResourceManager,
         broker: Broker,
-        place: within.Place,
+        place: shared_application.SharedApplication,
         around: Surroundings,
     ) -> None:
         self._orders = orders
@@ -376,7 +376,7 @@ def serve(orders: MasterOrders, service: ServiceOrders, yarn: Yarn, around: Surr
         yarn.am,
         yarn.nm,
         LaunchTemplate(roles, yarn.credentials),
-        Place(around.host),
+        MasterEndpoint(around.host),
         limits=yarn.limits(JobSpec(container_timeout_s=service.container_timeout_s)),
         on_ended=leave,
     )
@@ -411,15 +411,15 @@ def _to_its_end(
         The cluster's file system is away, or takes nothing.
     """
     directory = service_directory(around.folder)
-    broker = Broker(resources, role_of=within.role_key)
+    broker = Broker(resources, role_of=shared_application.role_key)
     # Nothing before the scheduler says so.
     broker.lease({})
     # Its folder is among those of other applications, in the folder of all that EPS keeps there.
     home = RemotePath.parse(orders.shared).parent.parent
-    place = within.Place(orders, home, around.attempt, around.host, broker, roles)
+    place = shared_application.SharedApplication(orders, home, around.attempt, around.host, broker, roles)
     application = Application(service, resources, broker, place, around)
     try:
-        with within.standing(place), closing(place):
+        with shared_application.hosting(place), closing(place):
             place.warm_up()
             end = application.run(directory)
     except EpsError as error:

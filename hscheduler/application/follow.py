@@ -34,8 +34,8 @@ from eps.cluster.yarn.types import ApplicationReport
 from eps.core.types import Address
 from eps.errors import ConfigError, EpsError, JobNotFoundError, StorageError
 from eps.job.yarn.remote import Inquiry, why_waiting
+from eps.job.yarn.shared_application import JOBS
 from eps.job.yarn.sweeps import REPORTS, list_sweeps, report_file, said_end, sweeps_dir
-from eps.job.yarn.within import JOBS
 from eps.storage.api import Storage
 from eps.storage.atomic import read_json, write_bytes_atomic, write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir, readable

@@ -19,7 +19,7 @@ from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.types import ClusterNode
 from eps.errors import ConfigError, ResourceError
 from eps.hadoop.conf import environment_configuration
-from eps.job.yarn import within
+from eps.job.yarn import shared_application
 from eps.spec.job_spec import JobSpec
 from hscheduler.core.resources import Resources
 from hscheduler.live.checks import working
@@ -110,7 +110,7 @@ def check_place(job: JobSpec, settings: Mapping[str, Any]) -> None:
     ConfigError
         It is one.
     """
-    if on_yarn({"on": job.on, **settings}) and within.here() is None:
+    if on_yarn({"on": job.on, **settings}) and shared_application.current() is None:
         raise ConfigError(
             "on is 'yarn', but the jobs of this scheduler run where it runs: start one on YARN by hscheduler serve "
             "--on yarn, or run a sweep there by hscheduler sweep --on yarn"

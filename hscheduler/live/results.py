@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from eps.errors import ConfigError, EpsError, JobNotFoundError, StorageError
 from eps.job.client import Job
-from eps.job.yarn import within
+from eps.job.yarn import shared_application
 from eps.spec import results
 from eps.spec.file import RunRequest
 from eps.system.home import eps_home
@@ -48,7 +48,7 @@ def open_model(submission: Submission) -> AbstractContextManager[BinaryIO]:
         It has no model.
     """
     model = Job.find(submission.name).directory.model
-    place = within.here()
+    place = shared_application.current()
     if place is not None and not model.exists():
         # The job ended under an earlier attempt of the application.
         return place.open_model(submission.name)

@@ -11,7 +11,7 @@ from typing import Any
 from eps.core.types import Address
 from eps.errors import AuthenticationError, ConfigError, EpsError, StorageError
 from eps.job.client import Job
-from eps.job.yarn.elsewhere import StagedJobs
+from eps.job.yarn.staged_jobs import StagedJobs
 from hscheduler.core.resources import Role
 from hscheduler.yarn.plan import Facts
 from hscheduler.yarn.wire import Application

@@ -145,7 +145,7 @@ def test_senseless_change_is_refused_before_it_is_asked(fake: FakeJob, operation
 
 def test_cancel_without_a_number_takes_the_change_on_its_way(fake: FakeJob) -> None:
     with Job.find("fake") as job:
-        with pytest.raises(PlanError, match="no change on its way"):
+        with pytest.raises(PlanError, match="no pending change"):
             job.cancel()
         fake.master.status = status_of(plan=change_of(3, "prepared"), queued=[change_of(4, "queued")])
         assert job.cancel() == 3
@@ -179,7 +179,7 @@ def test_eps_run_waits_for_a_master_on_yarn_for_as_long_as_its_application_runs_
     """One that was started again may wait for HDFS for longer than any patience; who gives it up may end the job."""
     monkeypatch.setattr(OnThisMachine, "application_id", "application_1_0001")
     monkeypatch.setattr(master_link, "NEXT_MASTER_S", 0.0)
-    likely = "by YARN's word application application_1_0001 runs: a master that was started again answers when"
+    likely = "YARN reports application application_1_0001 as running: a restarted master answers when"
     silent = threading.Event()
     caplog.handler.addFilter(lambda record: silent.set() or True)
     restart = threading.Thread(target=lambda: silent.wait(20.0) and fake.serve())

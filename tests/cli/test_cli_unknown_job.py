@@ -13,7 +13,7 @@ import pytest
 
 from eps.cli import main
 from eps.cluster.yarn.application import staged_name
-from eps.job.yarn import elsewhere
+from eps.job.yarn import staged_jobs
 from tests.fakes.resourcemanager import FakeResourceManager, resourcemanager
 
 APP = "application_1700000000000_0007"
@@ -51,10 +51,8 @@ def test_job_whose_folder_was_removed_is_told_by_its_application(
     assert main(words) == 4
     told = capsys.readouterr().err
     assert "no job 'a9a' in" in told and f"YARN has {APP} (of ada, running) of that name" in told
-    assert f"yarn application -kill {APP} ends it" in told and f"{APP}1" not in told
-    (theirs,) = re.findall(
-        r"what it has on HDFS \('\.eps/jobs/(\S+)' \.eps/checkpoints/a9a\) stays then; .*--staging", told
-    )
+    assert f"To end it: yarn application -kill {APP}." in told and f"{APP}1" not in told
+    (theirs,) = re.findall(r"Its files on HDFS \('\.eps/jobs/(\S+)' \.eps/checkpoints/a9a\) stay; .*--staging", told)
     # A command for a shell takes nothing of a job that runs beside it, such as the next without a name.
     assert [fnmatchcase(staged_name(name, APP), theirs) for name in ("a9a", "a9a-2", "a9a-2-b")] == [True, False, False]
     ((method, path, query, _),) = cluster.asked
@@ -101,7 +99,7 @@ def test_configuration_that_is_none_does_not_hide_that_there_is_no_such_job(
 def test_cluster_that_is_silent_is_waited_for_shortly(
     cluster: FakeResourceManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(elsewhere, "FIND_S", 0.05)
+    monkeypatch.setattr(staged_jobs, "FIND_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         (tmp_path / "conf" / "yarn-site.xml").write_text(SITE.format(address))

@@ -15,7 +15,7 @@ from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
 from eps.cluster.yarn.resources import Timing, YarnResourceManager
 from eps.job.yarn import masters
 from eps.job.yarn.masters import HostedMaster
-from eps.job.yarn.within import Place, role_key
+from eps.job.yarn.shared_application import SharedApplication, role_key
 from eps.spec.file import RunRequest
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath
@@ -29,7 +29,7 @@ FAST = Timing(idle_s=0.2, busy_s=0.05, owner_s=1e6)
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedApplication]:
     """Give an application whose containers never begin; two masters share a process."""
     monkeypatch.setenv("EPS_HOME", str(tmp_path))
     monkeypatch.setattr(masters, "MOST_IN_ONE", 2)
@@ -39,21 +39,21 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     with FakeHdfs() as hdfs:
         shared = RemotePath("webhdfs", hdfs.authority, "/sweeps/one")
         orders = MasterOrders(str(shared), "python", {}, {})
-        made = Place(orders, shared.parent, "attempt-1", "127.0.0.1", broker, roles)
+        made = SharedApplication(orders, shared.parent, "attempt-1", "127.0.0.1", broker, roles)
         yield made
         made.close()
         broker.close()
         resources.close()
 
 
-def start(place: Place, name: str) -> tuple[JobDir, HostedMaster]:
+def start(place: SharedApplication, name: str) -> tuple[JobDir, HostedMaster]:
     settings = {"name": name, "data": "sklearn:digits", "model": "softmax", "on": "yarn"}
     job, master = place.start(RunRequest.from_values(settings))
     wait_for(job.master_json.exists, DEADLINE_S, f"the master of {name}")
     return job, master
 
 
-def test_masters_share_processes_and_end_one_by_one(place: Place) -> None:
+def test_masters_share_processes_and_end_one_by_one(place: SharedApplication) -> None:
     (first, ends), (second, stays), (third, _) = (start(place, name) for name in ("one", "two", "three"))
     assert len(place.host_pids()) == 2 and first.is_running() and third.is_running()
     ends.close(DEADLINE_S)
@@ -66,7 +66,7 @@ def test_masters_share_processes_and_end_one_by_one(place: Place) -> None:
     assert len(place.host_pids()) == 2
 
 
-def test_one_that_is_killed_at_once_is_over_without_its_master(place: Place) -> None:
+def test_one_that_is_killed_at_once_is_over_without_its_master(place: SharedApplication) -> None:
     job, master = start(place, "one")
     master.kill()
     assert master.wait(DEADLINE_S) == 1
@@ -74,7 +74,7 @@ def test_one_that_is_killed_at_once_is_over_without_its_master(place: Place) -> 
     assert start(place, "two")[0].is_running(), "the process goes on"
 
 
-def test_with_their_process_all_its_jobs_end_and_the_next_has_another(place: Place) -> None:
+def test_with_their_process_all_its_jobs_end_and_the_next_has_another(place: SharedApplication) -> None:
     (first, one), (second, two) = start(place, "one"), start(place, "two")
     (pid,) = place.host_pids()
     os.kill(pid, signal.SIGKILL)

@@ -16,7 +16,7 @@ from eps.cluster.api import Allocated, ContainerEvent, ContainerRequest, Evictio
 from eps.cluster.yarn.allocation import PREEMPTED, WANTED_BACK, Limits, Placement
 from eps.cluster.yarn.killed_containers import KILLED
 from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
-from eps.cluster.yarn.resources import HANGS_EXIT_CODE, NUM_STOPPERS, Place, Timing, YarnResourceManager
+from eps.cluster.yarn.resources import HANGS_EXIT_CODE, NUM_STOPPERS, MasterEndpoint, Timing, YarnResourceManager
 from eps.cluster.yarn.types import FinalStatus, LocalFile, host_of
 from eps.errors import DeadlineError, PeerUnavailableError, ResourceError
 from eps.job.yarn.am import JobResources
@@ -97,7 +97,7 @@ def reason_of(events: list[ContainerEvent]) -> str:
 
 
 def test_a_container_is_launched_with_its_roles_template_and_tokens(yarn: FakeYarn, make: Make) -> None:
-    manager = make(place=Place("am-host", 4711, "http://am-host:8080"))
+    manager = make(place=MasterEndpoint("am-host", 4711, "http://am-host:8080"))
     run(manager, 3)
     launch = yarn.named(name(3)).launch
     assert launch is not None and launch.command.startswith("exec python -m eps.cluster.container 1><LOG_DIR>/stdout")
@@ -124,7 +124,7 @@ def test_how_far_a_job_is_counts_its_clock_and_nothing_else_that_changes(yarn: F
 
 
 def test_the_jobs_page_may_come_later_than_its_master(yarn: FakeYarn, make: Make) -> None:
-    manager = make(place=Place("am-host", 4711))
+    manager = make(place=MasterEndpoint("am-host", 4711))
     manager.show_page("http://am-host:8080")
     yarn.wait_for("the page to be said")
     assert yarn.place == ("am-host", 4711, "http://am-host:8080")

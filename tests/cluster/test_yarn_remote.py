@@ -119,9 +119,7 @@ def test_a_job_master_that_is_started_again_is_waited_for_with_how_far_the_job_w
     world.says("ACCEPTED")
     while (status := there.waiting()) is None:
         time.sleep(0.01)
-    assert (
-        status["reason"].startswith("it was at clock 4, and its job master is started again") and status["clock"] == 4
-    )
+    assert status["reason"].startswith("it was at clock 4; its job master is being restarted") and status["clock"] == 4
 
 
 def test_a_resourcemanager_that_is_away_is_told_and_a_master_that_listens_needs_none(world: World) -> None:
@@ -176,7 +174,7 @@ def test_what_it_has_left_is_fetched_and_checkpoints_that_nobody_needs_go(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["fetch", "a9a"]) == 3
-    assert "job 'a9a' runs: its results are there when it has ended" in capsys.readouterr().err
+    assert "job 'a9a' is still running: fetch its results when it has ended" in capsys.readouterr().err
     world.job.note(results={"report": str(tmp_path / "r.json"), "detached": True})
     world.says("FINISHED", "SUCCEEDED")
     world.left()
@@ -201,7 +199,7 @@ def test_a_job_that_is_waited_for_brings_its_results(world: World) -> None:
 
 
 def test_a_running_job_is_not_fetched(world: World) -> None:
-    with Job.find("a9a") as job, pytest.raises(PlanError, match="job 'a9a' runs"):
+    with Job.find("a9a") as job, pytest.raises(PlanError, match="job 'a9a' is still running"):
         job.fetch()
 
 
@@ -215,7 +213,7 @@ def test_where_its_master_left_no_word_yarns_counts(world: World, state: str, fi
     status = Job.find("a9a").status()
     assert status["state"] == expected
     if state == "FINISHED":
-        assert "did not leave its model: eps resume a9a" in status["reason"]
+        assert "its model was not uploaded: recover it with eps resume a9a" in status["reason"]
     report = json.loads(world.job.report.read_text())
     assert (report["state"], report["reason"]) == (expected, status["reason"])
 
@@ -260,7 +258,7 @@ def test_while_its_folder_cannot_be_read_its_end_is_not_noted(
     world.hdfs.fault("LISTSTATUS", "error", **fault, left=-1)
     assert main(["status", "a9a"]) == 4
     told = capsys.readouterr().err
-    assert f"{ID} has ended (finished)" in told and "eps fetch a9a tries again" in told
+    assert f"{ID} has ended (finished)" in told and "try again with eps fetch a9a" in told
     assert main(["list"]) == 0 and "unreachable" in capsys.readouterr().out
     assert world.job.record().phase is Phase.SUBMITTED
     world.hdfs.faults.clear()
@@ -318,7 +316,7 @@ def test_a_resourcemanager_that_is_away_cannot_be_told_to_end_it(
     world.rm.standby = True
     assert main(["kill", "a9a"]) == 4
     told = capsys.readouterr()
-    assert "job 'a9a' has not ended" in told.err and "eps kill a9a tries again" in told.err
+    assert "job 'a9a' has not ended" in told.err and "try again with eps kill a9a" in told.err
     assert f"waits for the end of {ID}" in told.out
 
 

@@ -113,7 +113,7 @@ def test_an_application_whose_submission_was_not_answered_is_ended_and_can_be_fo
     cluster.submitting, cluster.killing = lost, away
     with pytest.raises(type(lost)) as raised:
         submit(prepared, cluster, conf)  # type: ignore[arg-type]
-    notes = [f"a9a: interrupted while {ID} was submitted: if it runs, eps kill a9a ends it"]
+    notes = [f"a9a: interrupted while {ID} was submitted: if it runs, end it with eps kill a9a"]
     assert getattr(raised.value, "__notes__", []) == notes * isinstance(lost, KeyboardInterrupt)
     assert cluster.killed == [ID] and staged(hdfs) == []
     noted = Application.read(prepared.directory)
@@ -289,7 +289,7 @@ def test_a_job_whose_namenode_keeps_no_lists_is_submitted_and_says_who_cannot_re
 ) -> None:
     hdfs.fault("MODIFYACLENTRIES", "error", name="AclException", message="Support for ACLs has been disabled")
     start(request_.with_spec(acl=("view=*",)))
-    assert "acl lets ('view=*',) see the job's page, but not what it leaves on HDFS" in caplog.text
+    assert "acl is ('view=*',): viewers can see the job's page, but not its results on HDFS" in caplog.text
     assert "Support for ACLs has been disabled" in caplog.text and yarn.submission is not None
 
 
@@ -415,7 +415,7 @@ def test_who_interrupts_when_yarn_has_it_is_told_so(
             start_prepared(prepare_resume("a9a").prepared)
         else:
             start(dataclasses.replace(request_, anew=True))
-    told = f"a9a: interrupted while {yarn.started} was submitted: if it runs, eps kill a9a ends it"
+    told = f"a9a: interrupted while {yarn.started} was submitted: if it runs, end it with eps kill a9a"
     assert raised.value.__notes__ == [told]
     noted = Application.read(stopped)
     assert noted is not None and noted.application_id == yarn.started and not stopped.is_running()

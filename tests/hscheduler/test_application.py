@@ -16,8 +16,8 @@ from eps.cluster.yarn.application import ENDED_FILE, RESULTS, Application
 from eps.cluster.yarn.types import ApplicationReport, Resource
 from eps.core.types import Address
 from eps.errors import ConfigError, JobNotFoundError, PeerUnavailableError, StorageError
+from eps.job.yarn.shared_application import JOBS
 from eps.job.yarn.sweeps import REPORTS, report_file
-from eps.job.yarn.within import JOBS
 from eps.storage.jobdir import JobDir
 from eps.storage.local import LocalStorage
 from eps.storage.locations import RemotePath

@@ -17,8 +17,8 @@ from eps.cluster.yarn.application import ENDED_FILE, RESULTS, Application
 from eps.cluster.yarn.types import ApplicationReport, Resource, Submission
 from eps.errors import ConfigError, DeadlineError, JobNotFoundError, PeerUnavailableError, StorageError
 from eps.hadoop.conf import HadoopConf
+from eps.job.yarn.shared_application import JOBS
 from eps.job.yarn.sweeps import SweepState, report_file, state_of_sweep
-from eps.job.yarn.within import JOBS
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
 from hscheduler.application.follow import Following, known_sweeps
@@ -501,7 +501,7 @@ def test_who_interrupts_the_submission_of_a_sweep_is_told_what_became_of_it(
     told = "the sweep: interrupted; nothing was submitted"
     if where == "submit":
         name = yarn.directory.name
-        told = f"{name}: interrupted while {ID} was submitted: if it runs, yarn application -kill {ID} ends it"
+        told = f"{name}: interrupted while {ID} was submitted: if it runs, end it with yarn application -kill {ID}"
     assert capsys.readouterr().err == f"hscheduler: {told}\n"
 
 

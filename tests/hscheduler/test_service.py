@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from eps.errors import ConfigError, DeadlineError, PeerUnavailableError
-from eps.job.yarn import within
+from eps.job.yarn import shared_application
 from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import jobs_dir
 from eps.system.waits import wait_for
@@ -102,7 +102,7 @@ def test_a_job_on_yarn_is_none_of_a_service_that_is_no_application(
                 submit()
         assert not scheduler.registry.tables and not scheduler.look_ups.submissions()
         place: Any = object()
-        with within.standing(place):
+        with shared_application.hosting(place):
             service.SubmitJob(pb.SubmitJobRequest(job_id="one", settings_json=json.dumps(wrong)), ANYBODY)
         assert [each.job_id for each in scheduler.look_ups.submissions()] == ["one"]
 
@@ -422,7 +422,7 @@ def test_the_model_of_a_job_that_ended_before_its_master_was_lost_is_found_where
         assert submission is not None
         (jobs_dir() / submission.name).mkdir(parents=True)
         place: Any = SimpleNamespace(open_model=lambda name: left.open("rb"))
-        with within.standing(place):
+        with shared_application.hosting(place):
             service.scheduler._events.put(e.JobEnded("a", Phase.FINISHED, loss=0.5))
             service.scheduler.settle(TIMEOUT_S)
             client.save_model("a", str(tmp_path / "model.npz"))

@@ -15,8 +15,8 @@ from eps.cluster.yarn.types import ApplicationReport, Submission
 from eps.core.types import Address
 from eps.errors import ConfigError, JobNotFoundError
 from eps.hadoop.conf import HadoopConf
+from eps.job.yarn.shared_application import JOBS
 from eps.job.yarn.sweeps import report_file
-from eps.job.yarn.within import JOBS
 from eps.storage.api import Storage
 from eps.storage.jobdir import JobDir, jobs_dir
 from eps.storage.locations import RemotePath, open_storage

@@ -25,7 +25,7 @@ JOB = dataclasses.replace(running(1, {}), host="127.0.0.11", port=4711)
 
 
 class FakeStaged:
-    """Stands for :class:`eps.job.yarn.elsewhere.StagedJobs`."""
+    """Stands for :class:`eps.job.yarn.staged_jobs.StagedJobs`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

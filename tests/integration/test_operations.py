@@ -116,7 +116,7 @@ def test_cancel_aborts_what_is_not_committed_and_leaves_no_trace(home: Path) -> 
         assert ended(job, growth)["reason"] == "cancelled"
         # Again, as where the first answer was lost: it counts once.
         assert job.cancel(growth["plan_id"]) == growth["plan_id"]
-        with pytest.raises(PlanError, match="no change on its way"):
+        with pytest.raises(PlanError, match="no pending change"):
             job.cancel()
         assert names(job, "worker") == ["worker-1", "worker-2"]
         assert job.status()["membership_version"] == 1

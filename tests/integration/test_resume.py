@@ -443,7 +443,7 @@ def test_job_whose_data_cannot_be_made_again_says_what_is_missing(home: Path, tm
         data.unlink()
     else:
         data.write_text(data.read_text().replace("6", "5"))
-    expected = {"gone": "cannot be made again: .*rows.csv", "other": "rows.csv is other data than it was"}
+    expected = {"gone": "cannot be made again: .*rows.csv", "other": "rows.csv has changed since"}
     left = checkpoints(job)
     with pytest.raises(DataError, match=expected[fault]):
         eps.Job.resume("killed")

@@ -15,7 +15,7 @@ import time
 from eps.cluster.api import ContainerRequest, Running
 from eps.cluster.yarn.hadoop.master import open_master
 from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
-from eps.cluster.yarn.resources import Place, Timing, YarnResourceManager
+from eps.cluster.yarn.resources import MasterEndpoint, Timing, YarnResourceManager
 from eps.cluster.yarn.types import Grant, Resource
 from eps.hadoop.session import HadoopSession
 from eps.hadoop.tokens import tokens_for_containers
@@ -45,7 +45,7 @@ def main() -> int:
     sleeper = RoleTemplate(f"{sys.executable} -S -c 'import time; time.sleep(1000)'")
     template = LaunchTemplate({"worker": sleeper}, tokens_for_containers(session))
     manager = YarnResourceManager(
-        *open_master(session), template, Place("127.0.0.1", 4711), timing=Timing(busy_s=0.1, owner_s=0.5)
+        *open_master(session), template, MasterEndpoint("127.0.0.1", 4711), timing=Timing(busy_s=0.1, owner_s=0.5)
     )
     registered_s = age_s()
     # As the first attempt would have logged it: its container that follows the master's own.

@@ -12,7 +12,7 @@ import pytest
 import eps
 from eps.hadoop.conf import environment_configuration
 from eps.job.client import Job
-from eps.job.yarn.elsewhere import StagedJobs
+from eps.job.yarn.staged_jobs import StagedJobs
 from eps.system.waits import wait_for
 from hscheduler.yarn.endpoint import PluginServer, secret_of
 from hscheduler.yarn.masters import AskedMasters, Masters

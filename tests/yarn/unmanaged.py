@@ -20,7 +20,7 @@ from eps.cluster.yarn.hadoop.client import _context
 from eps.cluster.yarn.hadoop.master import HadoopAm, HadoopNm, open_master
 from eps.cluster.yarn.hadoop.records import java_application_id
 from eps.cluster.yarn.launch import LOG_STREAMS, LaunchTemplate, RoleTemplate
-from eps.cluster.yarn.resources import Place, Timing, YarnResourceManager
+from eps.cluster.yarn.resources import MasterEndpoint, Timing, YarnResourceManager
 from eps.cluster.yarn.types import ApplicationReport, Launch, LocalFile, Resource, Submission
 from eps.hadoop.bridge import java, jbool
 from tests.yarn.in_java import DEADLINE_S, client, kill, rmadmin, session
@@ -132,7 +132,7 @@ class YarnBackend:
             am,
             nm,
             sleepers(self.folder),
-            Place("127.0.0.1", 4711, "http://127.0.0.1:4712"),
+            MasterEndpoint("127.0.0.1", 4711, "http://127.0.0.1:4712"),
             timing=FAST,
             limits=self.limits,
             max_containers=self.max_containers,

@@ -29,9 +29,9 @@ from eps.cluster.api import (
     Exited,
     Running,
 )
-from eps.cluster.yarn.exits import ABORTED, exit_of, is_lost, is_taken, lost_with
+from eps.cluster.yarn.exit_status import ABORTED, exit_of, is_lost, is_taken, lost_with
+from eps.cluster.yarn.headroom import Headroom, Home, why_not_granted
 from eps.cluster.yarn.killed_containers import KILLED, KilledContainers
-from eps.cluster.yarn.room import Headroom, Home, why_not_granted
 from eps.cluster.yarn.types import (
     AllocateResult,
     Ask,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NoReturn
 from eps.cluster.yarn.allocation import Limits
 from eps.cluster.yarn.application import ORDERS, MasterOrders, resource_of
 from eps.cluster.yarn.facade import AmClient, NmClient
+from eps.cluster.yarn.headroom import Home
 from eps.cluster.yarn.outcome import OUR_WORD
 from eps.cluster.yarn.proxied import viewer_of
-from eps.cluster.yarn.room import Home
 from eps.errors import ConfigError, EpsError
 from eps.hadoop.conf import FILES, SCHEDULER_FILE, HadoopConf, read_configuration
 from eps.net.arrays.memory import raise_descriptor_limit, tune_malloc

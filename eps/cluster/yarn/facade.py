@@ -73,7 +73,7 @@ class AmClient(Protocol):
         """Let the next beat say where the application's page is now."""
 
     def close(self) -> None:
-        """Let go of the ResourceManager; harmless when repeated."""
+        """Close the connection to the ResourceManager.  Idempotent."""
 
 
 class NmClient(Protocol):
@@ -109,18 +109,18 @@ class NmClient(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of the NodeManagers; containers stay as they are; harmless when repeated."""
+        """Close the connections to NodeManagers; containers keep running.  Idempotent."""
 
 
 class NodesClient(Protocol):
-    """Whoever asks for the nodes of the cluster.  Thread-safe."""
+    """Query the nodes of the cluster.  Thread-safe."""
 
     def nodes(self, states: Sequence[str] = ("RUNNING",)) -> list[ClusterNode]:
         """Return the nodes that can be used, by name; or those in other states of ``ALL_STATES``."""
 
 
 class Client(NodesClient, Protocol):
-    """Whoever submits applications and asks after them.  Thread-safe."""
+    """Submit, query and kill applications.  Thread-safe."""
 
     @property
     def user(self) -> str:
@@ -145,14 +145,14 @@ class Client(NodesClient, Protocol):
         Returns
         -------
         bytes
-            Empty where the cluster asks nobody for a proof.
+            Empty on a cluster without authentication.
 
         Raises
         ------
         AuthenticationError
-            Nobody has logged in: the message says what to do.
+            The user has no valid ticket; the message says what to do.
         EpsError
-            Nobody answers.
+            The cluster does not answer.
         """
 
     def new_application(self) -> str:
@@ -189,4 +189,4 @@ class Client(NodesClient, Protocol):
         """Return what YARN says of a queue; None where there is none of that name."""
 
     def close(self) -> None:
-        """Let go of the ResourceManager; harmless when repeated."""
+        """Close the connection to the ResourceManager.  Idempotent."""

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from eps.cluster.api import Exited
-from eps.cluster.yarn.exits import lost_with
+from eps.cluster.yarn.exit_status import lost_with
 from eps.cluster.yarn.types import Grant
 
 KILLED = "was killed by the job master"

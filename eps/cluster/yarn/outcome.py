@@ -9,7 +9,7 @@ import json
 import re
 
 from eps.cluster.yarn.advice import CHECK_FILES, CHECK_MEMORY, CHECK_PYTHON, CHECK_VIRTUAL
-from eps.cluster.yarn.exits import NEVER_STARTED, OUT_OF_MEMORY, OUT_OF_VIRTUAL_MEMORY, signalled
+from eps.cluster.yarn.exit_status import NEVER_STARTED, OUT_OF_MEMORY, OUT_OF_VIRTUAL_MEMORY, signalled
 from eps.cluster.yarn.types import ApplicationReport
 from eps.errors import StorageError
 from eps.hadoop.errors import first_line

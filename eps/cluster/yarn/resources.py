@@ -32,8 +32,8 @@ from eps.cluster.api import NO_NEWS, ContainerEvent, ContainerRequest
 from eps.cluster.backend import Waitable, Wakeup
 from eps.cluster.yarn.allocation import Allocation, Limits, StartContainer, StopContainer
 from eps.cluster.yarn.facade import AmClient, NmClient
+from eps.cluster.yarn.headroom import Home
 from eps.cluster.yarn.launch import LaunchTemplate, build_launch
-from eps.cluster.yarn.room import Home
 from eps.cluster.yarn.types import Ask, ContainerState, FinalStatus, Grant, Registration
 from eps.core.retries import Backoff
 from eps.errors import DeadlineError, EpsError, PeerUnavailableError, ResourceError, RpcError
@@ -72,8 +72,8 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the job master is found."""
+class MasterEndpoint:
+    """Addresses at which the job master registers."""
 
     host: str = "localhost"
     #: Of its control plane.
@@ -138,7 +138,7 @@ class YarnResourceManager(Waitable):
         Closed with this object.
     template : LaunchTemplate
         What runs in the containers of each role.
-    place : Place
+    place : MasterEndpoint
         Said when registering; the control plane must listen there by then.
     limits : Limits, optional
     timing : Timing, optional
@@ -171,7 +171,7 @@ class YarnResourceManager(Waitable):
         am: AmClient,
         nm: NmClient,
         template: LaunchTemplate,
-        place: Place | None = None,
+        place: MasterEndpoint | None = None,
         *,
         limits: Limits | None = None,
         timing: Timing | None = None,
@@ -183,7 +183,7 @@ class YarnResourceManager(Waitable):
         self._am = am
         self._nm = nm
         self._template = template
-        self._place = place or Place()
+        self._place = place or MasterEndpoint()
         self._timing = timing or Timing()
         self._watchdog = Watchdog(self._timing.owner_s, on_hang)
         self._on_ended = on_ended
@@ -341,7 +341,7 @@ class YarnResourceManager(Waitable):
         self._beat_now.set()
 
     def close(self) -> None:
-        """Let go of YARN; harmless when repeated.  Containers are left as they are."""
+        """Close the connections to YARN; containers keep running.  Idempotent."""
         with self._lock:
             if self._closed:
                 return

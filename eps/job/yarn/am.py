@@ -25,7 +25,7 @@ from eps.cluster.yarn.attempt import Yarn, begin, end, leave
 from eps.cluster.yarn.container import own_job_dir
 from eps.cluster.yarn.launch import LaunchTemplate
 from eps.cluster.yarn.proxied import ProxiedServer
-from eps.cluster.yarn.resources import Place, YarnResourceManager
+from eps.cluster.yarn.resources import MasterEndpoint, YarnResourceManager
 from eps.core.events import JobState, KillRequested
 from eps.core.job import Job
 from eps.core.types import Role
@@ -216,7 +216,7 @@ def serve(
         yarn.am,
         yarn.nm,
         template_of(orders, runtime, yarn.credentials),
-        Place(server.address.host, server.address.port),
+        MasterEndpoint(server.address.host, server.address.port),
         limits=yarn.limits(spec),
         max_containers=spec.max_containers,
         home=yarn.home(spec),

@@ -1,9 +1,9 @@
-"""A job on YARN as its clients see it: a pointer here, everything else on the cluster.
+"""A job on YARN as its clients see it.
 
 The job's directory names its application and the folder that its processes share
-(:class:`~eps.cluster.yarn.application.Application`).  YARN says how the job is, and the job master does while it
-listens; how it ended, its master leaves in that folder.  The first client that sees the end notes it in the directory:
-from then on the cluster need not be asked.
+(:class:`~eps.cluster.yarn.application.Application`).  YARN reports the state of the application, and the job master
+that of the job while it listens.  At the end the master writes the outcome to the shared folder.  The first client that
+sees the end notes it in the directory; after that no client asks the cluster.
 """
 
 from __future__ import annotations
@@ -53,27 +53,27 @@ from eps.storage.record import End, Phase
 
 logger = logging.getLogger(__name__)
 
-#: An application that a ResourceManager which answers does not know is given up after this long.
+#: An application counts as failed when YARN has answered for this long that it does not know it.
 FORGOTTEN_S = 30.0
-#: A process that does not take a connection within this long does not listen.
+#: Timeout of a connection that tests whether a master listens.
 CONNECT_S = 1.0
-#: In the diagnostics of an application that waits: when they were written, and the label of its master.
+#: In the diagnostics of a waiting application: the time of writing, and the label of its master.
 _LOOKED_AT = re.compile(r"\[[^\[\]]*\b\d\d:\d\d:\d\d\b[^\[\]]*\]")
 _LABEL = re.compile(r"AM Partition = ([\w-]+)")
-#: How often YARN is asked: while no job master listens, and then less and less often.
+#: Poll intervals of YARN: while no job master listens, and the longest while one does.
 ASK_S, ASK_SELDOM_S = 0.2, 2.0
-#: YARN is told again to end an application that has not ended: a ResourceManager that fails may have forgotten it.
+#: A kill is repeated this often: a ResourceManager that failed over may have lost the first.
 KILL_AGAIN_S = 5.0
-#: An application that YARN was told to end is waited for this long; less, where the ResourceManager does not answer.
+#: Longest wait for a killed application to end, and for a ResourceManager that does not answer.
 ENDED_S, SILENT_S = 60.0, 15.0
-#: Who waits longer than this says what for.
+#: Waits longer than this are reported.
 NOTICED_S = 1.0
-#: A file system that does not answer is waited for this long, by commands that only look.
+#: Timeout for a file system that does not answer, in commands that only read.
 PATIENCE_S = 10.0
 
 
 class Inquiry:
-    """Asks YARN after one application.
+    """Query YARN for one application.
 
     Parameters
     ----------
@@ -84,26 +84,26 @@ class Inquiry:
     def __init__(self, client: Client | Listing, application_id: str) -> None:
         self._client = client
         self._application_id = application_id
-        #: Since when it has not known the application in every answer, without one that failed to come.
+        #: Since when every answer has said that the application is unknown; a failed call resets it.
         self._unknown_since_s: float | None = None
         self._is_unknown = False
 
     @property
     def is_unknown(self) -> bool:
-        """Whether YARN did not know the application when it last answered: it may run all the same."""
+        """Whether YARN did not know the application in its last answer; it may run nevertheless."""
         return self._is_unknown
 
     def report(self) -> ApplicationReport:
-        """Return what YARN says; of an application that it has not known for :data:`FORGOTTEN_S`, that it has failed.
+        """Return YARN's report; an application that has been unknown for :data:`FORGOTTEN_S` is reported as failed.
 
-        A ResourceManager that is away meanwhile is another one when it is back, and has as long again.
+        A call that fails restarts that period, since the ResourceManager may have been restarted.
 
         Raises
         ------
         JobNotFoundError
-            YARN does not know it, for less than that: a ResourceManager that starts again may know it soon.
+            YARN does not know it yet: a restarted ResourceManager may still be recovering its state.
         EpsError
-            YARN cannot be asked now.
+            YARN does not answer.
         """
         try:
             found = self._client.report(self._application_id)
@@ -127,9 +127,9 @@ def _forgotten(application_id: str) -> ApplicationReport:
 
 
 def why_waiting(diagnostics: str) -> str:
-    """Return what YARN says an application waits for, in one line: a limit of its queue, or room for its master.
+    """Return in one line what an application waits for: a limit of its queue, or a container for its master.
 
-    YARN also tells when it last looked, and the figures of that moment: both change all the time.
+    Times and figures in YARN's text are left out, since they change with every report.
     """
     said, _, details = " ".join(_LOOKED_AT.sub("", diagnostics).split()).partition(" Details :")
     label = _LABEL.search(details)
@@ -137,20 +137,20 @@ def why_waiting(diagnostics: str) -> str:
 
 
 def place_of(report: ApplicationReport) -> Address | None:
-    """Return where a job master listens, by YARN's word; None where none does."""
+    """Return the job master's address as YARN reports it; None if no master listens."""
     if report.state != "RUNNING" or not report.host or report.rpc_port <= 0:
         return None
     return Address(report.host, report.rpc_port)
 
 
 def described(report: ApplicationReport) -> str:
-    """Return how an application is, with YARN's word on why."""
+    """Return the state of an application, with YARN's reason."""
     why = why_waiting(report.diagnostics)
     return f"application {report.application_id} is {report.state}" + (f": {why}" if why else "")
 
 
 def listens(place: Address) -> bool:
-    """Return whether somebody listens at an address."""
+    """Return whether a process accepts connections at an address."""
     try:
         with socket.create_connection((place.host, place.port), CONNECT_S):
             return True
@@ -164,33 +164,33 @@ class YarnJob:
     Parameters
     ----------
     directory : JobDir
-        With the job's application in its record.
+        Its record names the application.
     listing : Listing, optional
-        What its cluster has said of many jobs; by default the cluster is asked after this one.
+        Reports of many jobs from one query of the cluster; by default the cluster is queried for this job alone.
 
     Raises
     ------
     ConfigError
-        Its cluster's configuration cannot be read any more, or the record names no application.
+        The cluster's configuration cannot be read.
     StorageError
-        The record cannot be read.
+        The record cannot be read, or names no application.
     """
 
     def __init__(self, directory: JobDir, listing: Listing | None = None) -> None:
         application = Application.read(directory)
         if application is None:
-            raise StorageError(f"{directory.path}: is no job on YARN")
+            raise StorageError(f"{directory.path}: its record names no application on YARN")
         self.directory, self.application = directory, application
         self._conf = read_configuration(Path(application.conf_dir))
         self._client = YarnClient(self._conf) if listing is None else listing
         self._inquiry = Inquiry(self._client, application.application_id)
-        #: What YARN said last, when it answered (Unix time), and why it does not now.
+        #: YARN's last report, the time of its last answer (Unix time), and the error of the last call.
         self._report: ApplicationReport | None = None
         self._answered_s = time.time()
         self._trouble: EpsError | None = None
         self._progress = 0.0
         self._due_s, self._pause_s = 0.0, ASK_S
-        #: So long a file system that does not answer is waited for, to say how the job ended; None: as by default.
+        #: Timeout for the file system while the outcome is read; None: the default of the store.
         self.patience_s: float | None = PATIENCE_S
         self._end: End | None = None
         self._stop_reason = ""
@@ -200,26 +200,26 @@ class YarnJob:
         """As of :class:`~eps.job.master_link.Whereabouts`."""
         return self.application.application_id
 
-    # ---- how it is
+    # ---- state
 
     def is_running(self) -> bool:
-        """Return whether it runs, or may; raises as :meth:`end`."""
+        """Return whether the job runs or may run.  Raises as :meth:`end`."""
         return self.end() is None
 
     def end(self, *, is_final: bool = False) -> End | None:
-        """Return how the job ended, which its record says from then on; None while it runs, or may.
+        """Return the outcome of the job and note it in its record; None while the job runs or may run.
 
         Parameters
         ----------
         is_final : bool
-            YARN is asked now, and an application that it does not know has ended.
+            Query YARN now; an application that it does not know has ended.
 
         Raises
         ------
         AuthenticationError, RpcError
-            With ``is_final``: YARN cannot be asked.
+            With ``is_final``: YARN does not answer.
         StorageError
-            The application has ended, and what it has left cannot be read; or the record cannot be read.
+            The application has ended and its results cannot be read, or the record cannot be read.
         """
         if self._end is not None or (not is_final and time.monotonic() < self._due_s):
             return self._end
@@ -227,24 +227,24 @@ class YarnJob:
         if record.end is not None and not (record.end.is_lost and is_final):
             self._end = record.end
             return self._end
-        self._ask()
+        self._query()
         if is_final and self._trouble is not None and not isinstance(self._trouble, JobNotFoundError):
             raise self._trouble
         if self._trouble is None and self._report is not None and not self._report.ended:
             if record.end is not None:
-                # YARN had forgotten it, and has found its state again.
-                self._take_end_back()
+                # A ResourceManager that did not know the application has recovered its state.
+                self._reopen()
         elif self._trouble is None or isinstance(self._trouble, JobNotFoundError):
             self._end = self._note_end(is_final)
         self._due_s = time.monotonic() + self._pause_s
         self._pause_s = ASK_S if self._place() is None or self._stop_reason else min(ASK_SELDOM_S, 1.5 * self._pause_s)
         return self._end
 
-    def _ask(self) -> None:
+    def _query(self) -> None:
         try:
             self._report, self._trouble = self._inquiry.report(), None
         except EpsError as error:
-            # It passes: the ResourceManager starts again, or fails over.
+            # Temporary: the ResourceManager restarts or fails over.
             self._trouble = error
         if self._trouble is None or isinstance(self._trouble, JobNotFoundError):
             self._answered_s = time.time()
@@ -255,24 +255,24 @@ class YarnJob:
         return None if self._report is None else place_of(self._report)
 
     def address(self) -> Address | None:
-        """Return where the job master listens, by YARN's latest word; None where none does."""
+        """Return the job master's address in YARN's latest report; None if no master listens."""
         return None if self.end() is not None else self._place()
 
     def waiting(self) -> dict[str, Any] | None:
-        """Return the status of a job without a master yet, or whose cluster does not answer; None of others."""
+        """Return the status of a job that has no master yet or whose cluster does not answer; None for other jobs."""
         if self.end() is not None:
             return None
         place = self._place()
         if self._trouble is not None and (place is None or not listens(place)):
-            # Where it has never answered this process, nothing is known of now, nor of before.
+            # 0: YARN has never answered this process.
             known_s = 0.0 if self._report is None else self._answered_s
             return waiting_status(self.directory, UNREACHABLE, self._silence(place), self._clock(), known_s)
         if place is not None or self._report is None:
             return None
         reason = described(self._report)
         if self._clock():
-            # Its members wait for the next master, and train no further than they were allowed to.
-            reason = f"it was at clock {self._clock()}, and its job master is started again: {reason}"
+            # The members wait for the next master and stop at the last clock that they may train.
+            reason = f"it was at clock {self._clock()}; its job master is being restarted: {reason}"
         return waiting_status(self.directory, "starting", reason, self._clock(), None)
 
     def _clock(self) -> int:
@@ -283,7 +283,7 @@ class YarnJob:
         if self._report is not None:
             since = f" since {time.strftime('%H:%M:%S', time.localtime(self._answered_s))}"
         if isinstance(self._trouble, JobNotFoundError):
-            reason = f"{what} does not know {self.application_id}; if it has just started, it may know it soon"
+            reason = f"{what} does not know {self.application_id}; if it has just started, it may still recover it"
         elif isinstance(self._trouble, PeerUnavailableError | DeadlineError):
             reason = f"{what} has not answered{since} ({self._trouble})"
         else:
@@ -294,27 +294,27 @@ class YarnJob:
             reason += f"; last known: application {self.application_id} was {self._report.state}"
         return reason
 
-    # ---- its end
+    # ---- end
 
     def _note_end(self, is_final: bool) -> End | None:
-        """Note how the application ended, by its master's word or else YARN's; None where neither knows."""
+        """Note the outcome of the application, from its master or else from YARN; return None if neither knows it."""
         report, job = None if self._trouble is not None else self._report, self.directory
         try:
             shared = self._shared(self.patience_s)
-            # Of a run that was removed nothing is left.
+            # Empty: the files of the run were removed.
             names = shared.names(RESULTS) if self.application.shared else []
             word = None
             if ENDED_FILE in names:
                 word = word_of(_read(shared, ENDED_FILE), f"{RESULTS}/{ENDED_FILE}")
             elif report is None and not is_final:
-                # A ResourceManager that starts again may know it soon.
+                # A restarted ResourceManager may still recover it.
                 return None
             papers = {path: _read(shared, path.name) for path in papers_of(job) if path.name in names}
         except StorageError as error:
             how = "is not known to YARN" if report is None else f"has ended ({outcome(report, self._stop_reason)[0]})"
             raise StorageError(
-                f"{self.application_id} {how}, and what job {job.name!r} has left cannot be read: {error}; "
-                f"eps fetch {job.name} tries again"
+                f"{self.application_id} {how}, and the results of job {job.name!r} cannot be read: {error}; "
+                f"try again with eps fetch {job.name}"
             ) from error
         if word is not None:
             state, reason, exit_code = word
@@ -323,27 +323,27 @@ class YarnJob:
         else:
             state, reason, exit_code = "failed", str(self._trouble), 1
         if state == "finished" and job.model.name not in names:
-            # Its checkpoints are all that is left of it.
+            # The model is lost; the checkpoints are not.
             state, exit_code = "failed", 1
-            reason = f"it finished, but did not leave its model: eps resume {job.name} makes it again"
+            reason = f"it finished, but its model was not uploaded: recover it with eps resume {job.name}"
         end = End(state, reason, exit_code, round(time.time(), 3))
         if word is None and (report is None or self._inquiry.is_unknown):
             end = End(state, reason, exit_code, end.time_s, is_lost=True)
-        # Where another client notes it at this moment, or starts the job again, the next look finds that.
+        # If another client holds the lock, it notes the end or resumes the job; the next call sees that.
         with suppress(JobExistsError), JobLock(job.lock):
             if Application.read(job) == self.application and (job.record().end is None or is_final):
                 for path, content in papers.items():
                     path.parent.mkdir(exist_ok=True)
                     write_bytes_atomic(path, content, sync=False)
                 if self._progress and not papers:
-                    # No master could tell: what YARN knew of it is the best there is.
+                    # No master reported: YARN's progress is all that is known.
                     known = waiting_status(job, state, reason, self._clock(), round(self._answered_s, 3))
                     write_json_atomic(job.status_json, known, sync=False)
                 _correct_report(job, state, reason)
                 job.close(end)
         return job.record().end
 
-    def _take_end_back(self) -> None:
+    def _reopen(self) -> None:
         with JobLock(self.directory.lock):
             record = self.directory.record()
             if record.end is not None and record.end.is_lost:
@@ -353,46 +353,48 @@ class YarnJob:
         return open_storage(self.application.shared, patience_s=patience_s, conf=self._conf)
 
     def fetch(self, tell: Callable[[str], None] = lambda text: None) -> None:
-        """Bring what the job has left into its directory, and from there to where it was asked for.
+        """Download the results into the job's directory, and copy them to the places that the user asked for.
 
-        Harmless when repeated.  Checkpoints that nobody needs any more are removed from the cluster.
+        Idempotent.  The checkpoints of a finished job are removed from the cluster.
 
         Parameters
         ----------
         tell : callable
-            Called with a sentence before what may take long.
+            Called with a sentence before a long download.
 
         Raises
         ------
         PlanError
-            It runs.
+            The job runs.
         StorageError
-            It cannot be read, or not be written.
+            The results cannot be read or written.
         AuthenticationError, RpcError
-            YARN cannot be asked.
+            YARN does not answer.
         """
         job, end = self.directory, self.end(is_final=True)
         if end is None:
-            raise PlanError(f"job {job.name!r} runs ({self.application_id}): its results are there when it has ended")
+            raise PlanError(
+                f"job {job.name!r} is still running ({self.application_id}): fetch its results when it has ended"
+            )
         if not self.application.shared:
             return
         shared = self._shared(None)
         names = shared.names(RESULTS)
         if names and PAGE_FILE not in names:
-            # YARN ended the application from outside: its master had no time to write one.
+            # YARN killed the application before its master could write the page.
             is_viewed = bool(job.record().spec.get("acl"))
             store = open_storage(self.application.shared, public=is_viewed, conf=self._conf)
             with store.write(f"{RESULTS}/{PAGE_FILE}") as page:
                 page.write(page_of(ended_status(job), has_ended=True).encode("utf-8"))
         if not job.model.exists() and job.model.name in names:
-            tell(f"its model is fetched from {shared.describe(RESULTS)}")
-            # It may be larger than what this process should have.
+            tell(f"downloading its model from {shared.describe(RESULTS)}")
+            # In pieces: it may be larger than memory.
             with shared.read(f"{RESULTS}/{job.model.name}") as source, atomic_writer(job.model, sync=False) as target:
                 while block := source.read(COPY_BYTES):
                     target.write(block)
         if failed := deliver_detached(job, lambda place: isinstance(place, Path)):
             raise StorageError(f"job {job.name!r} {end.state}, but {failed}")
-        # Where another client notes it at this moment it is noted.
+        # If another client holds the lock, it notes the same.
         with suppress(JobExistsError), JobLock(job.lock):
             if job.record().end == end and not job.record().yarn.is_fetched:
                 job.note(yarn={"is_fetched": True})
@@ -400,20 +402,20 @@ class YarnJob:
                     _remove_checkpoints(job)
 
     def kill(self, reason: str, timeout_s: float, tell: Callable[[str], None] = lambda text: None) -> None:
-        """Have YARN end the application, and wait for that; harmless where it has ended.
+        """Kill the application and wait for its end.  Idempotent.
 
         Parameters
         ----------
         reason : str
         timeout_s : float
-            At least :data:`ENDED_S` are waited: YARN ends the containers first.
+            Raised to at least :data:`ENDED_S`, since YARN ends the containers first.
         tell : callable
-            Called with a sentence whenever what is waited for has changed.
+            Called with a sentence when the reason of the wait changes.
 
         Raises
         ------
         DeadlineError
-            It has not ended in time.
+            The application has not ended in time.
         PeerUnavailableError
             The ResourceManager does not answer.
         StorageError
@@ -421,7 +423,7 @@ class YarnJob:
         """
         began_s, said, told_s = time.monotonic(), "", None
         silent_s: float | None = None
-        again = f"eps kill {self.directory.name} tries again"
+        again = f"try again with eps kill {self.directory.name}"
         self._pause_s = ASK_S
         while self.end() is None:
             now_s = time.monotonic()
@@ -437,13 +439,13 @@ class YarnJob:
                 raise PeerUnavailableError(f"job {self.directory.name!r} has not ended: {trouble}; {again}")
             if now_s - began_s > max(timeout_s, ENDED_S):
                 raise DeadlineError(
-                    f"job {self.directory.name!r} has not ended within {max(timeout_s, ENDED_S):g} s, though YARN was "
-                    f"told to end {self.application_id}; {again}"
+                    f"job {self.directory.name!r} has not ended within {max(timeout_s, ENDED_S):g} s, although "
+                    f"YARN was asked to kill {self.application_id}; {again}"
                 )
             time.sleep(ASK_S)
 
     def tell_to_end(self, reason: str) -> EpsError | None:
-        """Tell YARN once to end the application; return why it could not be told, None where it was."""
+        """Ask YARN once to kill the application; return the error if it does not answer, else None."""
         self._stop_reason = self._stop_reason or reason
         try:
             self._client.kill(self.application_id, reason)
@@ -452,18 +454,18 @@ class YarnJob:
         return None
 
     def close(self) -> None:
-        """Let go of the cluster; harmless when repeated."""
+        """Close the connections to the cluster.  Idempotent."""
         self._client.close()
 
 
 class Listing:
-    """What a cluster says of its applications, for many jobs: it is asked once, when the first answer is wanted.
+    """Reports of all applications of a cluster, from one query at the first use.
 
     Parameters
     ----------
     conf : HadoopConf
     timeout_s : float
-        Each ResourceManager has so long for the answer.
+        Timeout for each ResourceManager.
     """
 
     def __init__(self, conf: HadoopConf, timeout_s: float) -> None:
@@ -473,7 +475,7 @@ class Listing:
 
     @property
     def address(self) -> str:
-        """Where the ResourceManagers are asked, for people."""
+        """Addresses of the ResourceManagers, for messages."""
         return self._client.address
 
     def report(self, application_id: str) -> ApplicationReport:
@@ -495,17 +497,17 @@ class Listing:
         self._client.kill(application_id, diagnostics)
 
     def close(self) -> None:
-        """Let go of the cluster; what it has said is known further on."""
+        """Close the connections to the cluster; the reports stay available."""
         self._client.close()
 
 
 class Clusters:
-    """The clusters that many jobs run on; each is asked once.
+    """The clusters of many jobs; each is queried once.
 
     Parameters
     ----------
     patience_s : float
-        A ResourceManager, or a file system, that does not answer is waited for so long.
+        Timeout for a ResourceManager or a file system that does not answer.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -513,7 +515,7 @@ class Clusters:
         self._listings: dict[str, Listing] = {}
 
     def job(self, directory: JobDir) -> YarnJob:
-        """Return a job as its cluster has it; raises as :class:`YarnJob`."""
+        """Return a job with its cluster's report.  Raises as :class:`YarnJob`."""
         application = Application.read(directory)
         conf_dir = "" if application is None else application.conf_dir
         if conf_dir not in self._listings:
@@ -538,7 +540,7 @@ def _read(shared: Storage, name: str) -> bytes:
 
 
 def _correct_report(job: JobDir, state: str, reason: str) -> None:
-    """Have the report say how the job ended: its master wrote it before anybody could know."""
+    """Correct the outcome in the report, which the master wrote before the job ended."""
     report = read_json(job.report) or {}
     if report.get("state", state) != state:
         write_json_atomic(job.report, {**report, "state": state, "reason": reason}, sync=False)
@@ -548,22 +550,22 @@ def _remove_checkpoints(job: JobDir) -> None:
     try:
         remove_claimed(job)
     except EpsError as error:
-        logger.warning("%s: eps prune %s tries again", error, job.name)
+        logger.warning("%s: try again with eps prune %s", error, job.name)
 
 
 def settle(job: JobDir) -> None:
-    """Note how a job ended that is an application, before another run or another job takes its place.
+    """Note the outcome of a job's application before the job is resumed or its name is reused.
 
-    One that YARN does not know any more has ended.
+    An application that YARN does not know has ended.
 
     Raises
     ------
     JobExistsError
-        It runs: two masters must never write the same checkpoints.
+        The application runs: two masters must never write the same checkpoints.
     AuthenticationError, RpcError
-        The ResourceManager cannot be asked.
+        The ResourceManager does not answer.
     StorageError
-        What it has left cannot be read.
+        Its results cannot be read.
     """
     application = Application.read(job)
     if application is None or job.is_running():
@@ -571,6 +573,5 @@ def settle(job: JobDir) -> None:
     with closing(YarnJob(job)) as there:
         if there.end(is_final=True) is None:
             raise JobExistsError(
-                f"job {job.name!r} is running ({application.application_id}): only one that has stopped can be "
-                "started again"
+                f"job {job.name!r} is running ({application.application_id}): end it before you start it again"
             )

@@ -1,7 +1,7 @@
-"""From a prepared job to an application on YARN: its files go to the cluster, and its master is asked for.
+"""Submit a prepared job to YARN: upload its files and request a container for its master.
 
-What jobs share is brought once and named by its content: our code, an environment's archive, prepared data.  What is
-a job's own lies in a folder of its own, which only its user can read: settings, token, and what its masters share.
+Files that jobs share are uploaded once and named by their content: EPS's code, an environment's archive, prepared
+data.  A job's own files are in a folder that only its user can read: settings, token, and the state of its masters.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from eps.errors import ConfigError, EpsError, JobNotFoundError, RpcError, Storag
 from eps.hadoop.bridge import CLASS_PATH_FILE
 from eps.hadoop.conf import FILES, SCHEDULER_FILE, HadoopConf, environment_configuration, self_contained
 from eps.job.launch import PreparedJob, prepare_job, remove_left
-from eps.job.yarn.elsewhere import check_not_running
+from eps.job.yarn.staged_jobs import check_not_running
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import detached_places
@@ -62,15 +62,15 @@ from eps.storage.record import Record
 
 logger = logging.getLogger(__name__)
 
-#: Name of what is unpacked in a container's folder: the cluster's configuration.
+#: Folder of the cluster's configuration in a container.
 CONF = "eps-conf"
-#: Application masters that fail within so many seconds before their application has failed: fewer than a supervisor
-#: allows, for YARN does not know how far a job gets in between.
+#: The application fails after this many failures of its master within this many seconds.  A supervisor allows more,
+#: since it counts only failures without progress, which YARN does not know.
 MOST_ATTEMPTS, FAILURES_VALID_S = 3, 60.0
 
 
 def start(request: RunRequest, before_data: Callable[[], None] | None = None) -> JobDir:
-    """Prepare a job here and submit it as an application of its own; return its directory when YARN has accepted it.
+    """Prepare a job, submit it as an application of its own, and return its directory once YARN has accepted it.
 
     Parameters
     ----------
@@ -85,22 +85,22 @@ def start(request: RunRequest, before_data: Callable[[], None] | None = None) ->
     DataError
         The data cannot be used.
     AuthenticationError
-        The cluster wants Kerberos, and nobody has logged in.
+        The cluster uses Kerberos, and this user has no valid ticket.
     JobExistsError
         A job of that name runs.
     ResourceError
-        YARN refuses: the message says what.
+        YARN refuses the application; the message says why.
     RpcError
         The cluster cannot be reached.
     StorageError
-        Its file system cannot be used.
+        The cluster's file system cannot be used.
     """
     conf = environment_configuration()
     prepared: PreparedJob | None = None
     try:
         with closing(YarnClient(conf)) as client:
             _check(request.spec, client, conf)
-            # Where every container, and whoever resumes the job, finds its checkpoints.
+            # On the cluster, where every container and a later `eps resume` can read the checkpoints.
             own = home_of(conf, request.spec, client) / CHECKPOINTS
             if request.name and not request.spec.checkpoint_dir:
                 check_not_running(request.name, own, client)
@@ -111,9 +111,9 @@ def start(request: RunRequest, before_data: Callable[[], None] | None = None) ->
     except BaseException as error:
         if prepared is not None:
             if prepared.directory.is_on_yarn():
-                _tell_of_application(error, prepared.directory)
+                _note_application(error, prepared.directory)
             else:
-                # YARN has nothing of it.
+                # It was not submitted.
                 prepared.discard()
         raise
     finally:
@@ -122,12 +122,12 @@ def start(request: RunRequest, before_data: Callable[[], None] | None = None) ->
 
 
 def check_prepared(spec: JobSpec) -> None:
-    """Refuse a job that :func:`start_prepared` would, while nothing of it is cleared; raises as :func:`start`.
+    """Refuse what :func:`start_prepared` would refuse, before the job's directory changes.  Raises as :func:`start`.
 
     Parameters
     ----------
     spec : JobSpec
-        Of the size that the job begins with.
+        The settings, with the size at which the job starts.
     """
     conf = environment_configuration()
     with closing(YarnClient(conf)) as client:
@@ -141,9 +141,9 @@ def _check(spec: JobSpec, client: Client, conf: HadoopConf) -> None:
 
 
 def start_prepared(prepared: PreparedJob) -> None:
-    """Submit a job that is prepared and checked already, as one that is resumed; raises as :func:`start`.
+    """Submit a job that is already prepared and checked, such as a resumed one.  Raises as :func:`start`.
 
-    Where YARN gets nothing of it, all is as it was before it was prepared.
+    If the submission fails, the job's directory is restored to its state before it was prepared.
     """
     job = prepared.directory
     try:
@@ -156,7 +156,7 @@ def start_prepared(prepared: PreparedJob) -> None:
             if Application.read(job) == former:
                 prepared.give_back()
             else:
-                _tell_of_application(error, job)
+                _note_application(error, job)
             raise
         finally:
             if former is not None and Application.read(job) != former:
@@ -166,14 +166,14 @@ def start_prepared(prepared: PreparedJob) -> None:
 
 
 def check_environment(python: str) -> None:
-    """Refuse, before anything is prepared, an interpreter that no container could have.
+    """Refuse an interpreter or archive that no container could use.
 
     Raises
     ------
     ConfigError
-        It is none, or there is no such archive.
+        It is no Python interpreter, or the archive does not exist.
     StorageError
-        The file system that it is on cannot be asked.
+        The archive's file system does not answer.
     """
     environment = python_environment(python)
     if has_scheme(environment.archive):
@@ -182,9 +182,9 @@ def check_environment(python: str) -> None:
 
 
 def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Application:
-    """Bring a job's files to the cluster and submit its application, which its directory knows from before on.
+    """Upload a job's files and submit its application, which is noted in the job's directory first.
 
-    Raises as :func:`start`; where YARN may have it all the same, it is told to end it.
+    Raises as :func:`start`.  If it is unknown whether YARN accepted the application, EPS asks YARN to kill it.
     """
     spec, job = prepared.runtime.spec, prepared.directory
     home = home_of(conf, spec, client)
@@ -216,13 +216,15 @@ def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Applicati
 
 
 def _admit_viewers(shared: RemotePath, spec: JobSpec) -> None:
-    """Let those who may view a job come to what it leaves in its folder; its secrets there stay its user's alone."""
+    """Let the viewers of a job traverse its folder to the results; its secrets stay readable by its user only."""
     if viewers := spec.viewers():
         try:
             for folder in (shared.parent.parent, shared.parent, shared):
                 folder.storage().admit("", viewers, "--x")
         except StorageError as error:
-            logger.warning("acl lets %s see the job's page, but not what it leaves on HDFS: %s", spec.acl, error)
+            logger.warning(
+                "acl is %s: viewers can see the job's page, but not its results on HDFS: %s", spec.acl, error
+            )
 
 
 def submit_noted(
@@ -232,17 +234,17 @@ def submit_noted(
     submission: Submission,
     ends: str = "",
 ) -> None:
-    """Submit an application that a directory knows from before on.
+    """Note an application in a job's directory, then submit it.
 
-    Where it is not known whether YARN has it, for the answer is lost or somebody interrupts, YARN is told to end it,
-    and the log which one that is.  Where YARN has none, or has refused it, the record is what it was before.
-    Whoever interrupts is told the command that ends it: ``ends``, by default that of a job.
+    If the answer is lost or the user interrupts, EPS asks YARN to kill the application and logs its id.  If YARN has
+    refused the application or does not know it, the job's record is restored.  An interrupt gets a note with the
+    command that ends the application: ``ends``, by default ``eps kill``.
 
     Raises as :meth:`eps.cluster.yarn.facade.Client.submit`; StorageError where it cannot be noted.
     """
     before = job.record()
     try:
-        # Before YARN has it: should its answer be lost, or this process, whoever asks for the job finds it.
+        # First, so that the application can be found if this process dies or YARN's answer is lost.
         application.write(job)
         client.submit(application.application_id, submission)
         job.begin()
@@ -259,32 +261,32 @@ def submit_noted(
 
 
 def _take_back(job: JobDir, before: Record) -> None:
-    """Make a job what it was before it was submitted, and before its next run was prepared."""
+    """Restore a job's record to its state before the submission and before the preparation of this run."""
     if before == Record():
         job.job_json.unlink(missing_ok=True)
     elif job.give_back() is None:
         job.note(phase=before.phase, yarn={"application": before.yarn.application})
 
 
-def _tell_of_application(error: BaseException, job: JobDir) -> None:
-    """Let whoever interrupts be told of the application that the job has by now: also while its client is closed."""
+def _note_application(error: BaseException, job: JobDir) -> None:
+    """Add a note about the job's application to an interrupt, also to one while the client closes."""
     application = Application.read(job)
     if application is not None:
         _note_interrupt(error, application, job)
 
 
 def _note_interrupt(error: BaseException, application: Application, job: JobDir, ends: str = "") -> None:
-    """Let whoever interrupted a submission be told, once, what to do where YARN did not hear that it is to end."""
+    """Add a note to an interrupt, once: how to end the application if YARN still runs it."""
     if isinstance(error, KeyboardInterrupt) and not getattr(error, "__notes__", ()):
         ends = ends or f"eps kill {job.name}"
-        told = f"interrupted while {application.application_id} was submitted: if it runs, {ends} ends it"
+        told = f"interrupted while {application.application_id} was submitted: if it runs, end it with {ends}"
         error.add_note(f"{job.name}: {told}")
 
 
 def _is_refusal(error: BaseException, client: Client, application: Application) -> bool:
-    """Return whether a submission ended by YARN's own word, which lists what a queue refuses as an application."""
+    """Return whether YARN itself refused a submission: it then lists the application as ended."""
     if not isinstance(error, EpsError) or isinstance(error, RpcError):
-        # An answer is lost, or somebody interrupts, who is not to wait for another.
+        # Lost answer or interrupt: do not make the user wait for another call.
         return False
     with suppress(EpsError):
         return client.report(application.application_id).ended
@@ -292,55 +294,55 @@ def _is_refusal(error: BaseException, client: Client, application: Application) 
 
 
 def end_submitted(client: Client, application: Application, reason: str) -> bool:
-    """Have YARN end an application, as far as that is possible now, and say so; return whether there may be one."""
+    """Ask YARN once to kill an application, and log the result; return False if YARN does not know it."""
     name = application.application_id
     try:
         client.kill(name, reason)
     except JobNotFoundError:
         return False
     except EpsError as error:
-        logger.warning("%s may run (yarn application -kill %s ends it): %s", name, name, error)
+        logger.warning("%s may run (end it with yarn application -kill %s): %s", name, name, error)
     else:
         logger.warning("%s does not run: %s", name, reason)
     return True
 
 
 def common_orders(conf: HadoopConf, spec: JobSpec, shared: RemotePath, client: Client) -> MasterOrders:
-    """Bring to the cluster what containers have of every job: our code, the configuration, an environment.
+    """Upload what the containers of all jobs share: EPS's code, the configuration, an environment.
 
     Parameters
     ----------
     conf : HadoopConf
     spec : JobSpec
     shared : RemotePath
-        Folder that the processes share.
+        Folder that the application's processes share.
     client : Client
-        Says who submits.
+        Its user is the one that containers act as.
     """
     home, environment = home_of(conf, spec, client), python_environment(spec.python)
-    # Python imports from it as it is.
+    # Not unpacked: Python imports from the archive.
     code = put_once(home, pack_code(), "code.zip", FileKind.FILE)
     files = {CODE: code, CONF: put_once(home, pack_conf(conf), "conf.zip")}
     if environment.archive:
         files[ENVIRONMENT] = _environment_file(home, environment.archive)
-    # A container's environment is set as it is given; the shell that runs the command knows where it is.
+    # In the command, not in ``env``: YARN does not expand $PWD in a container's environment, the shell does.
     python = f"env PYTHONPATH=$PWD/{CODE} HADOOP_CONF_DIR=$PWD/{CONF} {shlex.quote(environment.interpreter)}"
     env = {**passed_on(os.environ), "HADOOP_USER_NAME": client.user, "PYTHONDONTWRITEBYTECODE": "1"}
     return MasterOrders(str(shared), python, files, env)
 
 
 def with_job(prepared: PreparedJob, orders: MasterOrders, shared: RemotePath, home: RemotePath) -> MasterOrders:
-    """Bring a job's own files and its data to the cluster, and tell its processes that they are there.
+    """Upload a job's own files and its data; return its orders, which name them.
 
     Parameters
     ----------
     prepared : PreparedJob
     orders : MasterOrders
-        With what its containers have of every job.
+        What the containers of all jobs share (:func:`common_orders`).
     shared : RemotePath
         Folder that the job's processes share.
     home : RemotePath
-        Where data is kept that jobs share.
+        Folder with the data sets that jobs share.
     """
     job = prepared.directory
     published = publish_dataset(prepared.dataset, home / "data")
@@ -351,18 +353,18 @@ def with_job(prepared: PreparedJob, orders: MasterOrders, shared: RemotePath, ho
 
 
 def launch_of(module: str, orders: MasterOrders, files: Mapping[str, LocalFile], credentials: bytes = b"") -> Launch:
-    """Return how an application master that is ``module`` is started, with ``files`` and tokens in its container."""
+    """Return the launch of an application master: ``module``, with ``files`` and tokens in its container."""
     command = f"exec {orders.python} -P -m {module} {LOG_STREAMS}"
     return Launch(command, {**orders.env, ORDERS: orders.to_text()}, files, credentials)
 
 
 def pack_conf(conf: HadoopConf) -> Packed:
-    """Return the files of the configuration, so that containers see the cluster as this client does."""
+    """Pack the configuration files, so that containers see the cluster as this client does."""
     folder = Path(conf.source)
 
     def found() -> Iterable[tuple[str, bytes, int]]:
         for name in (*FILES, SCHEDULER_FILE):
-            # The scheduler's may be for the ResourceManager's user alone.
+            # Only the ResourceManager's user may be able to read the scheduler's file.
             if (folder / name).is_file() and (name in FILES or os.access(folder / name, os.R_OK)):
                 yield name, self_contained(folder / name), 0o644
         if (folder / CLASS_PATH_FILE).is_file():
@@ -375,7 +377,7 @@ def pack_conf(conf: HadoopConf) -> Packed:
 
 
 def put_once(home: RemotePath, archive: Packed, name: str, kind: FileKind = FileKind.ARCHIVE) -> LocalFile:
-    """Return an archive in the cluster's cache, brought there if no job before this one did."""
+    """Return an archive in the cluster's cache; upload it if it is not there."""
     return _cached(home, archive.digest, name, len(archive.content), lambda: io.BytesIO(archive.content), kind)
 
 
@@ -390,27 +392,27 @@ def _cached(
     cached = home / "cache" / digest / name
     found = cached.status()
     if found is None or found.size_bytes != size_bytes:
-        found = _bring(cached, size_bytes, source)
-    return _brought(cached, found, Visibility.PRIVATE, kind)
+        found = _upload(cached, size_bytes, source)
+    return _local_file(cached, found, Visibility.PRIVATE, kind)
 
 
-def _bring(cached: RemotePath, size_bytes: int, source: Callable[[], BinaryIO]) -> FileStatus:
-    """Bring a file into a folder that is named by its content; return what is there then.
+def _upload(cached: RemotePath, size_bytes: int, source: Callable[[], BinaryIO]) -> FileStatus:
+    """Upload a file into a folder named by its content; return the status of the file there.
 
-    Of several jobs that do so at once one does, and all take that file: a node refuses one that was written again.
+    Concurrent uploads are safe: one of them wins and all use its file, since nodes refuse a file that has changed.
     """
     folder, cache = cached.parent, cached.parent.parent.storage()
     coming = f".tmp-{secrets.token_hex(6)}"
     try:
         with source() as file, cache.write(f"{coming}/{cached.name}") as target:
             shutil.copyfileobj(file, target, 1 << 20)
-        if folder.is_dir() and not _is_whole(cached.status(), size_bytes):
-            # Of somebody who was killed while it was written: nobody can use it.
+        if folder.is_dir() and not _is_complete(cached.status(), size_bytes):
+            # Incomplete: left by an upload that was killed.
             cache.remove(folder.name)
         try:
             cache.rename(coming, folder.name)
         except StorageError:
-            if not _is_whole(cached.status(), size_bytes):
+            if not _is_complete(cached.status(), size_bytes):
                 raise
     finally:
         with suppress(StorageError):
@@ -418,13 +420,13 @@ def _bring(cached: RemotePath, size_bytes: int, source: Callable[[], BinaryIO]) 
     return cache.status(f"{folder.name}/{cached.name}")
 
 
-def _is_whole(found: FileStatus | None, size_bytes: int) -> bool:
+def _is_complete(found: FileStatus | None, size_bytes: int) -> bool:
     return found is not None and found.size_bytes == size_bytes
 
 
 def _environment_file(home: RemotePath, archive: str) -> LocalFile:
     if has_scheme(archive):
-        return _brought(*_remote_archive(archive), Visibility.PRIVATE)
+        return _local_file(*_remote_archive(archive), Visibility.PRIVATE)
     path = Path(archive)
     try:
         with path.open("rb") as file:
@@ -445,23 +447,23 @@ def _remote_archive(archive: str) -> tuple[RemotePath, FileStatus]:
 
 
 def put_file(folder: RemotePath, name: str, source: BinaryIO, visibility: Visibility) -> LocalFile:
-    """Write an archive to the cluster; return it as containers are brought it."""
+    """Upload an archive; return it as a file of a container."""
     storage = folder.storage()
     with storage.write(name) as file:
         shutil.copyfileobj(source, file, 1 << 20)
-    return _brought(folder / name, storage.status(name), visibility)
+    return _local_file(folder / name, storage.status(name), visibility)
 
 
-def _brought(
+def _local_file(
     where: RemotePath, found: FileStatus, visibility: Visibility, kind: FileKind = FileKind.ARCHIVE
 ) -> LocalFile:
     return LocalFile(str(where), found.size_bytes, found.modified_ms, kind, visibility)
 
 
 def remove_shared(shared: RemotePath) -> None:
-    """Remove what was brought for an application that does not run, as far as that is possible."""
+    """Try to remove the uploaded files of an application that does not run."""
     try:
         shared.parent.storage(patience_s=2.0).remove(shared.name)
     except StorageError:
-        # What stopped a submission may stop this as well; it holds nothing that anybody needs.
+        # The file system may be what failed; the files only take space.
         return

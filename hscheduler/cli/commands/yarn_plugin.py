@@ -12,7 +12,7 @@ from pathlib import Path
 
 from eps.cli.exits import EXIT_OK
 from eps.hadoop.conf import environment_configuration
-from eps.job.yarn.elsewhere import StagedJobs
+from eps.job.yarn.staged_jobs import StagedJobs
 from hscheduler.service.directory import parse_address
 from hscheduler.yarn.endpoint import PluginServer, secret_of
 from hscheduler.yarn.masters import AskedMasters, Masters

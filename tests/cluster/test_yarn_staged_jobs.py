@@ -14,7 +14,7 @@ from eps.core.types import Address
 from eps.errors import ConfigError, StorageError
 from eps.hadoop.conf import HadoopConf
 from eps.job.yarn.am import with_grants, with_why
-from eps.job.yarn.elsewhere import StagedJobs
+from eps.job.yarn.staged_jobs import StagedJobs
 from eps.net.security.credentials import Security
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir
@@ -91,7 +91,7 @@ def test_job_that_cannot_be_read_is_told_with_why(fake: FakeHdfs, staged: Staged
     with pytest.raises(StorageError, match="Permission denied: user=eva"):
         staged.directory(ID, "a9a", "ada", MASTER)
     fake.put(f"/staging/jobs/a9a-{ID}/{JOB_ARCHIVE}", b"no archive")
-    with pytest.raises(StorageError, match="is not what a job is staged with"):
+    with pytest.raises(StorageError, match="is no archive of a staged job"):
         staged.directory(ID, "a9a", "ada", MASTER)
 
 

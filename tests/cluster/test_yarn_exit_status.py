@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eps.cluster.yarn.exits import exit_of, is_taken, last_words
+from eps.cluster.yarn.exit_status import exit_of, is_taken, last_words
 from eps.cluster.yarn.types import Completed, Grant, Resource
 
 CONTAINER = "container_1_0001_01_000002"
@@ -54,7 +54,7 @@ Caused by: java.io.IOException: Error executing command. exit code 2.
         (7, "", 7, "exited with code 7"),
         (1, FAILED, 1, "exited with code 1: ModuleNotFoundError: No module named 'eps'"),
         (137, "", None, "was ended by SIGKILL"),
-        (143, BY_OTHERS, None, "was ended by SIGTERM, which somebody on its node node-7 sent: not YARN"),
+        (143, BY_OTHERS, None, "was ended by SIGTERM, sent by another process on its node node-7, not by YARN"),
         (143, BY_OTHERS.rpartition("[")[0], None, "was ended by its node node-7 (SIGTERM)"),
         (143, "", None, "was ended by SIGTERM"),
         (139, "", None, "was ended by SIGSEGV"),
@@ -62,7 +62,7 @@ Caused by: java.io.IOException: Error executing command. exit code 2.
         (-100, LOST, None, "was lost with its node node-7"),
         (-100, "Container expired since it was unused", None, "was taken back: it was not started on node-7 in time"),
         (-100, "", None, "was taken back by YARN"),
-        (-101, "", None, "was ended because too many disks of its node node-7 have failed"),
+        (-101, "", None, "was ended because too many disks of its node node-7 failed"),
         (-102, "", None, "was preempted: YARN gave its room on node-7 to another queue or application"),
         (-105, "", None, "was stopped by the job master"),
         (-106, "over the limit", None, "was ended by the ResourceManager: over the limit"),
@@ -72,7 +72,7 @@ Caused by: java.io.IOException: Error executing command. exit code 2.
         (-1000, NOT_BROUGHT, None, "could not be started on node-7: File does not exist: hdfs://nn:8020/envs/a.tar.gz"),
         (-1000, NOT_UNPACKED, None, "could not be started on node-7: Error executing command. exit code 2"),
         (-7777, "who knows", None, "was ended by YARN with status -7777: who knows"),
-        (154, "", None, "was lost while the NodeManager of node-7 was started again"),
+        (154, "", None, "was lost when the NodeManager of node-7 restarted"),
     ],
 )
 def test_each_exit_status_is_a_sentence(status: int, diagnostics: str, code: int | None, reason: str) -> None:

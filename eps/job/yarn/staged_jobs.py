@@ -1,7 +1,7 @@
-"""Jobs on YARN of which this machine has no directory: theirs was lost, or is on another machine.
+"""Jobs on YARN without a directory on this machine: it was lost, or is on another machine.
 
-What a directory holds lies where the job was staged, which only its user can read.  The folder there is named by the
-job and its application.
+The job's staging folder on the cluster has a copy of the directory, which only the job's user can read.  The folder is
+named after the job and its application.
 """
 
 from __future__ import annotations
@@ -43,86 +43,88 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: A NameNode or DataNode that does not answer is waited for this long.
+#: Timeout for a NameNode or DataNode that does not answer.
 PATIENCE_S = 3.0
-#: Somebody mistyped a name, and waits.
+#: Short timeout while a job is looked up: the name may be mistyped, and a user waits.
 FIND_S = 2.0
 #: States of applications that have not ended.
 _LIVE = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING")
 _APPLICATION = re.compile(r"application_\d+_\d+", re.ASCII)
-#: What callers of a master need of a job's directory.
+#: Files of a job's directory that a client needs to call the job master.
 _TOKEN, _TLS = "token", ("tls/ca.pem", "tls/certificate.pem", "tls/key.pem")
 
 
 class StagedJobs:
-    """Directories of jobs that run on YARN.  They hold secrets: they are this user's alone, and gone when closed.
+    """Temporary directories of jobs on YARN, with what is needed to call their masters.
+
+    They hold secrets, so only this user can read them, and :meth:`close` removes them.
 
     Parameters
     ----------
     conf : HadoopConf
     staging : str
-        Where the jobs were told to be staged (``eps --staging``); empty: in their users' home folders.
+        Staging folder of the jobs (``eps --staging``); empty: the home folders of their users.
 
     Raises
     ------
     ConfigError
-        Where they were told to be staged is no location on HDFS.
+        ``staging`` is no location on HDFS.
     StorageError
-        No directory can be made.
+        The temporary directory cannot be made.
     """
 
     def __init__(self, conf: HadoopConf, staging: str = "") -> None:
         self._conf = conf
         self._staging = staging
         if staging:
-            # Not only when somebody's job is looked for.
+            # Refuse a wrong location now, not at the first job.
             home_location(conf, "", staging)
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="eps-masters-"))
         except OSError as error:
-            raise StorageError(f"{tempfile.gettempdir()}: no directory can be made: {error.strerror}") from error
+            raise StorageError(f"{tempfile.gettempdir()}: cannot create a directory: {error.strerror}") from error
 
     def directory(self, application_id: str, name: str, user: str, master: Address) -> JobDir:
-        """Return a directory with which the job of an application can be asked.
+        """Return a directory with which clients can call the master of an application's job.
 
         Parameters
         ----------
         application_id, name, user : str
-            As YARN tells them.
+            As YARN reports them.
         master : Address
-            Where YARN says that it listens.
+            Address of the job master, as YARN reports it.
 
         Raises
         ------
         ConfigError
-            No job can be called that, or the configuration has no file system.
+            ``name`` is no valid job name, or the configuration names no file system.
         StorageError
-            What the job was staged with cannot be read.
+            The job's staged files cannot be read.
         """
         if not _APPLICATION.fullmatch(application_id):
-            raise ConfigError(f"{application_id!r} is no application's id")
+            raise ConfigError(f"{application_id!r} is no application id: expected application_<timestamp>_<number>")
         job = JobDir(self._folder / application_id / check_job_name(name))
         if not job.token.exists():
-            self._bring(job, application_id, user)
+            self._download_secrets(job, application_id, user)
         place = {"host": master.host, "port": master.port}
         if read_json(job.master_json) != place:
             write_json_atomic(job.master_json, place, sync=False)
         return job
 
     def forget(self, application_id: str) -> None:
-        """Remove what is kept of an application; harmless where that is nothing."""
+        """Remove the directory of an application's job.  Idempotent."""
         if _APPLICATION.fullmatch(application_id):
             shutil.rmtree(self._folder / application_id, ignore_errors=True)
 
     def close(self) -> None:
-        """Remove all directories; harmless when repeated."""
+        """Remove all directories.  Idempotent."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _bring(self, job: JobDir, application_id: str, user: str) -> None:
-        """Bring token and certificates; the token last: where it is, all is there."""
+    def _download_secrets(self, job: JobDir, application_id: str, user: str) -> None:
+        """Download certificates and token; the token is written last, so that its presence means that all are there."""
         folder = home_location(self._conf, user, self._staging) / "jobs" / staged_name(job.name, application_id)
         found = _read_archive(folder.storage(patience_s=PATIENCE_S, conf=self._conf))
-        # That there are certificates says that the job uses them.
+        # A job that uses TLS has certificates in its archive.
         try:
             (job.tls if len(found) > 1 else job.path).mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         except OSError as error:
@@ -134,31 +136,31 @@ class StagedJobs:
 def _read_archive(storage: HdfsStorage) -> dict[str, bytes]:
     with storage.read(JOB_ARCHIVE) as file, tempfile.TemporaryFile() as copy:
         try:
-            # Initial parameters may be in it as well.
+            # Not in memory: the archive may hold large initial parameters.
             shutil.copyfileobj(file, copy, 1 << 20)
             with zipfile.ZipFile(copy) as archive:
                 there = set(archive.namelist())
                 return {name: archive.read(name) for name in (_TOKEN, *_TLS) if name == _TOKEN or name in there}
         except (zipfile.BadZipFile, KeyError) as error:
-            raise StorageError(f"{storage.describe(JOB_ARCHIVE)}: is not what a job is staged with: {error}") from None
+            raise StorageError(f"{storage.describe(JOB_ARCHIVE)}: is no archive of a staged job: {error}") from None
 
 
 def restore(name: str, unknown: JobNotFoundError) -> JobDir:
-    """Make the directory of a job again from what its application has on the cluster of ``HADOOP_CONF_DIR``.
+    """Restore the directory of a job from its staged files on the cluster of ``HADOOP_CONF_DIR``.
 
     Parameters
     ----------
     name : str
     unknown : JobNotFoundError
-        Says that there is no such directory.
+        The error of the lookup on this machine; its message opens the message of a failure.
 
     Raises
     ------
     JobNotFoundError
-        ``unknown``, with what YARN has of that name, or why it was not asked: this user has no folder of such a job on
-        the cluster.
+        This user has staged no such job on the cluster.  The message lists applications of that name on YARN, or says
+        why YARN was not asked.
     PeerUnavailableError
-        The cluster does not answer: whether it has one is not known.
+        The cluster does not answer, so that it is unknown whether it has the job.
     StorageError
         The directory cannot be made.
     """
@@ -167,7 +169,7 @@ def restore(name: str, unknown: JobNotFoundError) -> JobDir:
         conf = environment_configuration()
         with closing(YarnClient(conf, FIND_S)) as client:
             try:
-                told = _told_of(name, client.address, _live(client, name))
+                told = _applications_text(name, client.address, _live(client, name))
             except EpsError as error:
                 told = f"; {error}"
             home = home_location(conf, client.user)
@@ -177,27 +179,27 @@ def restore(name: str, unknown: JobNotFoundError) -> JobDir:
     except (JobNotFoundError, ConfigError) as error:
         raise JobNotFoundError(f"{unknown}{told or f'; no cluster was asked: {error}'}") from None
     except EpsError as error:
-        raise PeerUnavailableError(f"{unknown} here, and its cluster cannot be asked: {error}") from error
+        raise PeerUnavailableError(f"{unknown} on this machine, and the cluster cannot be asked: {error}") from error
     job = job_dir(name)
     unpack_job(content, job)
     with JobLock(job.lock):
-        # Paths within the directory are other ones here.
+        # The directory has another path on this machine.
         runtime = Runtime.of_job(job).within(job.path)
         job.note(runtime=runtime.to_values())
         if runtime.spec.checkpoint_dir == str(home / CHECKPOINTS):
             Claim(str(home / CHECKPOINTS / name), runtime.owner, conf.source).write(job)
         Application(folder.name.removeprefix(f"{name}-"), str(folder), conf.source).write(job)
-    logger.warning("%s was made again from %s", job.path, folder)
+    logger.warning("%s was restored from %s", job.path, folder)
     return job
 
 
 def _latest_staged(names: Collection[str], name: str) -> str:
-    """Return the folder of the latest application of a job's name.
+    """Return the staging folder of the latest application with a job's name.
 
     Raises
     ------
     JobNotFoundError
-        There is none.
+        There is no such folder.
     """
     numbered = re.compile(rf"{re.escape(name)}-application_(\d+)_(\d+)", re.ASCII)
     found = {(int(match[1]), int(match[2])): each for each in names if (match := numbered.fullmatch(each))}
@@ -210,40 +212,40 @@ def _live(client: Client, name: str) -> list[ApplicationReport]:
     return [found for found in client.applications(states=_LIVE) if found.name == name]
 
 
-def _told_of(name: str, address: str, found: Sequence[ApplicationReport]) -> str:
-    """Return what YARN at an address has of a job's name and how that is ended, as the end of a sentence."""
+def _applications_text(name: str, address: str, found: Sequence[ApplicationReport]) -> str:
+    """Return the end of a sentence: the applications of a job's name on YARN, and how to end them."""
     if not found:
         return f"; no application of YARN at {address} has that name"
     listed = ", ".join(f"{each.application_id} (of {each.user}, {each.state.lower()})" for each in found)
     ends = "; ".join(f"yarn application -kill {each.application_id}" for each in found)
-    # In quotes, as a shell must not take it for files here.
+    # Quoted, so that a shell does not expand the pattern on this machine.
     theirs = f"'.eps/jobs/{staged_pattern(name)}' .eps/checkpoints/{name}"
     return (
-        f"; but YARN has {listed} of that name: {ends} ends it, and what it has on HDFS ({theirs}) stays then; a job "
-        "that was submitted with --staging has that in the folder it named"
+        f"; but YARN has {listed} of that name.  To end it: {ends}.  Its files on HDFS ({theirs}) stay; those of a job "
+        "submitted with --staging are in the folder given there"
     )
 
 
 def check_not_running(name: str, checkpoints: RemotePath, client: Client) -> None:
-    """Refuse a name that a job still has which YARN runs, though its directory here was removed.
+    """Refuse the name of a job that still runs on YARN although its directory here was removed.
 
-    Its checkpoints would go with the name: whoever is to have them is taken for what it was here before.
+    A new job of that name would take over the checkpoints of the running one.
 
     Parameters
     ----------
     name : str
     checkpoints : RemotePath
-        Where EPS has the checkpoints of all jobs of this user.
+        Folder with the checkpoints of all jobs of this user.
     client : Client
 
     Raises
     ------
     ConfigError
-        No job may have that name.
+        The name is invalid.
     JobExistsError
-        There is such a job.
+        Such a job runs.
     RpcError, StorageError
-        The cluster, or its file system, cannot be asked.
+        The cluster or its file system does not answer.
     """
     former = job_dir(name)
     if former.path.exists() or signed_by(open_storage(checkpoints / name)) != owner_of(former):
@@ -251,6 +253,6 @@ def check_not_running(name: str, checkpoints: RemotePath, client: Client) -> Non
     found = [each for each in _live(client, name) if each.user == client.user]
     if found:
         raise JobExistsError(
-            f"job {name!r} runs as {found[-1].application_id}, though its directory {former.path} was removed, and has "
-            f"its checkpoints in {checkpoints / name}: choose another name, or end it first: eps kill {name}"
+            f"job {name!r} still runs as {found[-1].application_id}, though its directory {former.path} was removed; "
+            f"its checkpoints are in {checkpoints / name}: choose another name, or end it first: eps kill {name}"
         )

@@ -16,9 +16,9 @@ from eps.errors import StorageError
 from eps.job.client import Job
 from eps.job.launch import prepare_job
 from eps.job.resume import prepare_resume
-from eps.job.yarn import within
+from eps.job.yarn import shared_application
+from eps.job.yarn.shared_application import JOBS, SharedApplication
 from eps.job.yarn.submit import with_job
-from eps.job.yarn.within import JOBS, Place
 from eps.master.service import Announcements
 from eps.net.security.credentials import Security
 from eps.spec.file import RunRequest
@@ -50,9 +50,9 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[RemotePath]:
         yield RemotePath("webhdfs", fake.authority, "/sweeps/one")
 
 
-def place(shared: RemotePath, broker: Any = None) -> Place:
+def place(shared: RemotePath, broker: Any = None) -> SharedApplication:
     orders = MasterOrders(str(shared), "python", {}, {})
-    return Place(orders, shared.parent, "attempt-1", "127.0.0.1", broker or FakeBroker(), {})
+    return SharedApplication(orders, shared.parent, "attempt-1", "127.0.0.1", broker or FakeBroker(), {})
 
 
 def test_the_next_attempt_resumes_a_job_from_what_was_brought_for_its_containers(
@@ -64,7 +64,7 @@ def test_the_next_attempt_resumes_a_job_from_what_was_brought_for_its_containers
         "data": "sklearn:digits",
         "model": f"{tmp_path}/mine.py:Mine",
     }
-    where = str(shared / within.CHECKPOINTS)
+    where = str(shared / shared_application.CHECKPOINTS)
     prepared = prepare_job(RunRequest.from_values({**settings, "name": "one", "checkpoint_dir": where}))
     orders = with_job(prepared, MasterOrders(str(shared), "python", {}, {}), shared / JOBS / "one", shared.parent)
     prepared.lock.close()
@@ -89,7 +89,7 @@ def test_masters_of_a_job_that_begins_again_are_counted_anew(
     folder = (shared / JOBS / "one").storage()
     with folder.write(MASTER_FILE) as file:
         file.write(b'{"host": "h", "port": 1, "generation": 3}')
-    where = str(shared / within.CHECKPOINTS)
+    where = str(shared / shared_application.CHECKPOINTS)
     values = {"name": "one", "data": "sklearn:digits", "model": "softmax", "checkpoint_dir": where}
     prepared = prepare_job(RunRequest.from_values(values))
     place(shared)._begin(prepared)
@@ -152,7 +152,7 @@ def test_what_a_run_before_has_left_does_not_end_the_next(
     folder = (shared / JOBS / "one").storage()
     with folder.write(f"{RESULTS}/report.json") as file:
         file.write(b'{"state": "killed"}')
-    where = str(shared / within.CHECKPOINTS)
+    where = str(shared / shared_application.CHECKPOINTS)
     values = {"name": "one", "data": "sklearn:digits", "model": "softmax", "checkpoint_dir": where}
     prepared = prepare_job(RunRequest.from_values(values))
     place(shared)._begin(prepared)
@@ -165,7 +165,7 @@ def test_of_a_job_that_finished_the_next_attempt_knows_its_report_alone(
     shared: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool
 ) -> None:
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "first"))
-    where = shared / within.CHECKPOINTS / "attempt-1" if is_own else shared.parent / "mine"
+    where = shared / shared_application.CHECKPOINTS / "attempt-1" if is_own else shared.parent / "mine"
     values = {"name": "one", "data": "sklearn:digits", "model": "softmax", "checkpoint_dir": str(where)}
     prepared = prepare_job(RunRequest.from_values(values))
     for name in ("one", "two"):
@@ -204,10 +204,10 @@ def test_containers_are_given_back_once_and_their_roles_go(shared: RemotePath) -
 
 def test_only_the_master_of_an_application_stands_for_a_place(shared: RemotePath) -> None:
     found, seen = place(shared), []
-    assert within.here() is None
-    with within.standing(found):
+    assert shared_application.current() is None
+    with shared_application.hosting(found):
         # Jobs are started on threads of their own.
-        thread = threading.Thread(target=lambda: seen.append(within.here()))
+        thread = threading.Thread(target=lambda: seen.append(shared_application.current()))
         thread.start()
         thread.join()
-    assert seen == [found] and within.here() is None
+    assert seen == [found] and shared_application.current() is None

@@ -1,4 +1,4 @@
-"""How a container ended, as a sentence.  Pure.
+"""Explain the exit status of a container in a sentence.  Pure.
 
 Source: Hadoop, ``ContainerExitStatus`` and ``ContainerExecutor.ExitCode``.
 """
@@ -21,10 +21,10 @@ KILLED_WITH_APPLICATION = -107
 MADE_ROOM = -108
 TOO_MUCH_LOG = -109
 NEVER_STARTED = -1000
-#: The NodeManager was started again and did not find it.
+#: A restarted NodeManager did not find the container.
 LOST_BY_NODE = 154
 
-#: Exit statuses by which YARN says that it took a container or lost it, whatever its process did.
+#: Exit statuses of containers that YARN took or lost; their processes are not at fault.
 TAKEN = frozenset(
     {
         ABORTED,
@@ -37,15 +37,15 @@ TAKEN = frozenset(
         LOST_BY_NODE,
     }
 )
-#: Exit statuses of a container that was told to end.
+#: Exit statuses of a container that was stopped on request.
 ENDED_ON_PURPOSE = frozenset({ABORTED, KILLED_BY_MASTER, 128 + signals.SIGKILL, 128 + signals.SIGTERM})
-#: How a node says that a container was ended by a signal, and that it was not its own (``ContainerImpl``).
+#: A node's words for its own signal, and for one from another process (``ContainerImpl``).
 ON_REQUEST, OTHERS = "killed on request", "killed by external signal"
-#: Below this many characters, what its process said last belongs to the sentence.
+#: Longest part of the process's last line in a sentence, in characters.
 MOST_LAST_WORDS = 300
 
 _SENTENCES = {
-    DISKS_FAILED: "was ended because too many disks of its node {host} have failed",
+    DISKS_FAILED: "was ended because too many disks of its node {host} failed",
     PREEMPTED: "was preempted: YARN gave its room on {host} to another queue or application",
     OUT_OF_VIRTUAL_MEMORY: (
         "was ended because it took more virtual memory than its {memory_mb} MB allow on {host}: give it more memory, "
@@ -58,11 +58,11 @@ _SENTENCES = {
     MADE_ROOM: "was ended to make room for a guaranteed container on {host}: it was opportunistic",
     TOO_MUCH_LOG: "was ended because it wrote more log than a node allows",
     NEVER_STARTED: "could not be started on {host}",
-    LOST_BY_NODE: "was lost while the NodeManager of {host} was started again",
+    LOST_BY_NODE: "was lost when the NodeManager of {host} restarted",
 }
 #: Around a failed process's own words, YARN writes lines that are the same every time; and Java its stacks.
 _SAME = ("at ", "... ", "Last 4096 bytes", "Error files", "[20", "Failing this attempt")
-#: Statuses of which YARN's own words say more than ours.
+#: Statuses that YARN's diagnostics explain better.
 _EXPLAINED_BY_YARN = frozenset({NEVER_STARTED, KILLED_BY_RESOURCE_MANAGER})
 
 
@@ -73,9 +73,9 @@ def exit_of(completed: Completed, grant: Grant, purpose: str = "") -> tuple[int 
     ----------
     completed : Completed
     grant : Grant
-        Of the same container.
+        The grant of that container.
     purpose : str
-        What was done to end it, as words after its name; empty: nothing.
+        Why EPS ended the container, as words after its name; empty: EPS did not.
     """
     status = completed.exit_status
     if is_lost(completed):
@@ -96,7 +96,7 @@ def exit_of(completed: Completed, grant: Grant, purpose: str = "") -> tuple[int 
 
 
 def is_taken(completed: Completed, purpose: str = "") -> bool:
-    """Return whether the cluster took a container that nobody here had ended, or lost one.
+    """Return whether the cluster took or lost a container that EPS had not ended.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def is_taken(completed: Completed, purpose: str = "") -> bool:
 
 
 def is_lost(completed: Completed) -> bool:
-    """Return whether YARN says that a container was lost with its node, whatever was done to it."""
+    """Return whether YARN reports a container as lost with its node, also one that EPS had ended."""
     words = completed.diagnostics.lower()
     return completed.exit_status == ABORTED and "lost" in words and "node" in words
 
@@ -142,7 +142,7 @@ def signalled(status: int, diagnostics: str, host: str = "") -> str:
         return ""
     said, at = diagnostics.lower(), f" {host}" if host else ""
     if OTHERS in said:
-        return f"was ended by {name}, which somebody on its node{at} sent: not YARN"
+        return f"was ended by {name}, sent by another process on its node{at}, not by YARN"
     # A node that stops ends what it runs.
     return f"was ended by its node{at} ({name})" if ON_REQUEST in said else f"was ended by {name}"
 
@@ -154,7 +154,7 @@ def _aborted(completed: Completed, grant: Grant) -> str:
 
 
 def last_words(diagnostics: str) -> str:
-    """Return the last line of YARN's diagnostics that says something; empty if none does.
+    """Return the last informative line of YARN's diagnostics; empty if there is none.
 
     Of a process that failed, they end with what it wrote last to stderr.
     """

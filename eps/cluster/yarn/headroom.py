@@ -1,8 +1,8 @@
-"""Room that nobody else seems to want, and room that is lacking, as far as an application master can tell.  Pure.
+"""Estimate idle capacity of the queue that no other application waits for, and explain missing capacity.  Pure.
 
-YARN tells an application of its headroom: what its user may still have of the queue's own share, and no more than is
-free.  Who waits for that is not told; and whoever is granted its application master asks for the rest only when that
-runs.  So what counts here is what has been free without a break for longer than that takes.
+YARN reports an application's headroom: what its user may still have of the queue's own share, at most what is free.  It
+does not report who else waits, and a new application requests its containers only once its master runs.  So capacity
+counts as idle when it has been free without a break for longer than that takes.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from eps.cluster.yarn.types import AllocateResult, Ask, Resource
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The container of the application master itself, which has to find room elsewhere where its node goes."""
+    """The application master's own container, which needs room elsewhere when its node is decommissioned."""
 
-    #: As YARN calls the node: ``host:port``.
+    #: YARN's name of the node: ``host:port``.
     node: str
     size: Resource
 
 
-#: Where YARN tells of no room, it has to have been quiet for so many times as long.
+#: If YARN reports no headroom, the queue must have been quiet for this many times ``quiet_s``.
 UNTOLD = 2
 
 
 class Headroom:
-    """What an application was told, over the last while.
+    """The headroom that YARN reported over the last ``quiet_s`` seconds.
 
     Parameters
     ----------
     quiet_s : float, seconds
-        What has been free for so long, nobody waits for.
+        Capacity that has been free for this long counts as idle.
     """
 
     def __init__(self, quiet_s: float) -> None:
         self._quiet_s = quiet_s
-        #: This much of what is free must stay so.
+        #: Capacity that must stay free.
         self.kept: Resource | None = None
         self._since_s: float | None = None
         #: (When, what), oldest first; each holds until the next.
         self._told: list[tuple[float, Resource | None]] = []
 
     def note(self, headroom: Resource | None, now_s: float) -> None:
-        """Take in what a heartbeat says; None where it says nothing."""
+        """Note the headroom of a heartbeat; None if it has none."""
         if self._since_s is None:
             self._since_s = now_s
         if not self._told or self._told[-1][1] != headroom:
@@ -52,16 +52,17 @@ class Headroom:
             del self._told[0]
 
     def begin_again(self, now_s: float) -> None:
-        """Forget what was told: somebody is being given room, or has it."""
+        """Restart the quiet period: another application is getting capacity."""
         self._since_s, self._told = now_s, []
 
     def quiet_for(self, now_s: float) -> float:
-        """Return for how long nobody was given room, in seconds."""
+        """Return the length of the quiet period so far, in seconds."""
         return 0.0 if self._since_s is None else now_s - self._since_s
 
     def least(self, now_s: float) -> Resource | None:
-        """Return what has been free all the time, on the whole, but for what is to be kept so; None where YARN has not
-        told of all of it.
+        """Return the smallest headroom of the quiet period, less what must stay free.
+
+        None if the period is too short, or if YARN did not report headroom throughout.
         """
         if self.quiet_for(now_s) < self._quiet_s or not self._told:
             return None
@@ -73,10 +74,9 @@ class Headroom:
         return Resource(max(0, memory_mb - kept.memory_mb), max(0, vcores - kept.vcores))
 
     def fits(self, size: Resource | None, counts_cores: bool, now_s: float) -> int:
-        """Return how many containers of a size fit into room that nobody else seems to want.
+        """Return how many containers of a size fit into idle capacity.
 
-        Of a size that is None, or where YARN has told of no room, one is tried after a longer while; not where room is
-        to be kept free.
+        If ``size`` is None or nothing fits, return 1 after a longer quiet period, unless capacity must stay free.
         """
         least = self.least(now_s)
         found = 0 if size is None or least is None else fitting(least, size, counts_cores)
@@ -85,13 +85,13 @@ class Headroom:
 
 
 def fitting(room: Resource, size: Resource, counts_cores: bool) -> int:
-    """Return how many containers of a size fit into some room, wherever it is."""
+    """Return how many containers of a size fit into ``room`` in total, regardless of nodes."""
     number = room.memory_mb // max(1, size.memory_mb)
     return max(0, min(number, room.vcores // max(1, size.vcores)) if counts_cores else number)
 
 
 def why_not_granted(ask: Ask, last: AllocateResult, silent_s: float) -> str:
-    """Return what is known of why an ask has not been granted, as a sentence.
+    """Return a sentence about why an ask has not been granted.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def why_not_granted(ask: Ask, last: AllocateResult, silent_s: float) -> str:
     last : AllocateResult
         The last answer of the ResourceManager.
     silent_s : float, seconds
-        For how long it has not answered.
+        How long the ResourceManager has not answered; 0.0 if it does.
     """
     words = f"it asks for {ask.resource}"
     if ask.label:

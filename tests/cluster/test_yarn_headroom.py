@@ -12,7 +12,7 @@ from eps.cluster.api import ContainerRequest, EvictionWarning
 from eps.cluster.yarn.allocation import Allocation, Limits, Placement
 from eps.cluster.yarn.application import MasterOrders
 from eps.cluster.yarn.attempt import PREEMPTION_WAIT, Yarn, configuration
-from eps.cluster.yarn.room import Headroom, Home, fitting
+from eps.cluster.yarn.headroom import Headroom, Home, fitting
 from eps.cluster.yarn.types import (
     AllocateResult,
     Completed,

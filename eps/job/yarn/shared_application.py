@@ -1,9 +1,9 @@
 """Jobs that share one application of YARN, on the side of its application master.
 
-Each job's master is in a process of the application master's container, with others (:mod:`eps.job.yarn.masters`).
-Its workers and servers are containers of the application, which the job's master asks the application master for
-(:mod:`eps.cluster.broker.service`).  So one process of the application speaks to YARN, and has a Java virtual
-machine.  Jobs end with that process, however it ends: the next attempt begins them again from their checkpoints.
+The job masters run in processes of the application master's container, several in each (:mod:`eps.job.yarn.masters`).
+Workers and servers are containers of the application; a job master requests them from the application master
+(:mod:`eps.cluster.broker.service`).  So only one process of the application talks to YARN and needs a Java virtual
+machine.  If that process ends, all jobs end; the next attempt restarts them from their checkpoints.
 
 Source: EPS §5.1 and Fig. 12 (each job is an application of its own).  Deviation: here several share one.
 """
@@ -35,33 +35,34 @@ from eps.system.home import make_private
 
 logger = logging.getLogger(__name__)
 
-#: Of the application's shared folder: a folder for each job, beside that for the checkpoints of all.
+#: Subfolder of the application's shared folder, with a folder for each job.
 JOBS = "jobs"
-#: A file system that does not answer is not waited for longer with what only takes room.
+#: Short timeout for the removal of files that are only a waste of space.
 FORGET_PATIENCE_S = 2.0
 
 
 def role_key(job: str, role: str) -> str:
-    """Return what containers of a job's role are asked for as."""
+    """Return the role name under which the broker requests containers of a job's role."""
     return f"{job}/{role}"
 
 
-class Place:
-    """The application that this process is the master of, as a place for jobs.  Thread-safe.
+class SharedApplication:
+    """Run jobs inside the application of this application master.  Thread-safe.
 
     Parameters
     ----------
     orders : MasterOrders
-        What the containers of every job have.
+        Settings and files that the containers of all jobs share.
     home : RemotePath
-        Where data is kept that jobs share.
+        Folder with the data sets that jobs share.
     attempt : str
-        Differs from one attempt of the application to the next.
+        Name of this attempt of the application; every attempt has another.
     host : str
-        By which containers reach this one.
+        Name of this host, for the containers.
     broker : Broker
     roles : dict
-        What the broker's resource manager starts containers by; here jobs' roles come and go.
+        Role -> template from which the broker's resource manager starts containers.  Starting and ending a job adds
+        and removes entries.
     """
 
     def __init__(
@@ -78,22 +79,22 @@ class Place:
         self._shared = RemotePath.parse(orders.shared)
         self._lock = threading.Lock()
         self._masters = MasterHosts()
-        #: One start at a time: the first brings the data that all have, and hundreds at once would overrun HDFS.
+        #: One start at a time: the first uploads the shared data, and hundreds at once would overload HDFS.
         self._starting = threading.Lock()
-        #: Jobs that have begun here, and not ended.
+        #: Jobs that were started here and have not ended.
         self._begun: set[str] = set()
 
     def start(self, request: RunRequest, before_data: Callable[[], None] | None = None) -> tuple[JobDir, HostedMaster]:
-        """Start a job; it ends with this process.  Raises as :meth:`eps.job.client.Job.start`."""
+        """Start a job, which ends with this process.  Raises as :meth:`eps.job.client.Job.start`."""
         if not request.spec.checkpoint_dir:
-            # Of a job that is begun twice, by this attempt and by the one before, both may be there.
+            # A folder for each attempt: the run of the previous attempt may still write its checkpoints.
             request = request.with_spec(checkpoint_dir=str(self._shared / CHECKPOINTS / self._attempt))
         with self._starting:
             prepared = prepare_job(request, before_data)
             return prepared.directory, self._start_prepared(prepared)
 
     def start_prepared(self, prepared: PreparedJob) -> HostedMaster:
-        """Start a job that is prepared already, as one that is resumed; raises as :meth:`start`."""
+        """Start a job that is already prepared, such as a resumed one.  Raises as :meth:`start`."""
         with self._starting:
             return self._start_prepared(prepared)
 
@@ -106,7 +107,7 @@ class Place:
         return self._masters.start(prepared)
 
     def warm_up(self) -> None:
-        """Start the process of the first job's master before there is one; raises as :meth:`start`."""
+        """Start a process for job masters before the first job needs it.  Raises as :meth:`start`."""
         make_private(jobs_dir())
         self._masters.warm_up(jobs_dir())
 
@@ -115,15 +116,15 @@ class Place:
         return self._masters.pids()
 
     def close(self) -> None:
-        """End all jobs; harmless when repeated."""
+        """End all jobs.  Idempotent."""
         self._masters.close()
 
     def _begin(self, prepared: PreparedJob) -> None:
         spec, job = prepared.runtime.spec, prepared.directory
         self.end(job.name)
         shared = self._folder(job.name)
-        # Masters of this run are counted anew; who was told where one of the run before listens has ended.  By what
-        # that run has left, the next attempt would take this one for ended.
+        # Remove the previous run's address, whose generation count starts again, and its results: from those the next
+        # attempt would conclude that this run has ended.
         for left in (MASTER_FILE, RESULTS):
             shared.storage().remove(left)
         orders = with_job(prepared, self._orders, shared, self._home)
@@ -135,19 +136,19 @@ class Place:
         job.note(yarn={"broker": {"broker": str(address), "host": self._host}})
 
     def end(self, job: str) -> None:
-        """Give back all containers of a job that has ended; harmless where it has not begun here."""
+        """Release all containers of an ended job.  Does nothing for a job that was not started here."""
         with self._lock:
             if job not in self._begun:
                 return
             self._begun.remove(job)
         self._broker.remove(job)
-        # What was asked for under its roles is withdrawn, or given back.
+        # Only now: removing the job withdraws and releases containers of these roles.
         with self._lock:
             for role in [role for role in self._roles if role.startswith(role_key(job, ""))]:
                 del self._roles[role]
 
     def leave(self, job: JobDir, logs: bool = False) -> None:
-        """Leave what a job has brought in the cluster's file system, and its master's log where that is wanted.
+        """Upload the results of a job to the cluster's file system, with its master's log if ``logs``.
 
         Raises
         ------
@@ -155,7 +156,7 @@ class Place:
             It cannot be written.
         """
         storage = self._folder(job.name).storage()
-        # By its report the next attempt knows that it has ended: whatever else there is, is there by then.
+        # The report last: it tells the next attempt that the job has ended and that the other files are complete.
         wanted = [*([job.log("master"), job.log("supervisor")] if logs else []), job.model, job.report]
         for path in wanted:
             if path.is_file():
@@ -164,27 +165,27 @@ class Place:
                         file.write(block)
 
     def open_model(self, job: str) -> AbstractContextManager[BinaryIO]:
-        """Return the model that a job has left, open for reading.
+        """Open the uploaded model of a job for reading.
 
         Raises
         ------
         StorageError
-            There is none, or it cannot be read.
+            There is no model, or it cannot be read.
         """
         return self._folder(job).storage().read(f"{RESULTS}/{JobDir(Path(job)).model.name}")
 
     def forget(self, job: JobDir) -> None:
-        """Remove what a job that finished was begun with, and its checkpoints; its results were left before.
+        """Remove the archive and the checkpoints of a finished job; its uploaded results stay.
 
         Raises
         ------
         StorageError
             They cannot be removed.
         """
-        # It has no settings where an attempt before has removed them.
+        # Without settings, a previous attempt has already removed them.
         if job.record().runtime is not None:
             where, _, attempt = Runtime.of_job(job).spec.checkpoint_dir.rpartition("/")
-            # Those of a folder that its user has named stay.
+            # Checkpoints in a folder that the user chose stay.
             if where == str(self._shared / CHECKPOINTS):
                 self._shared.storage(patience_s=FORGET_PATIENCE_S).remove(f"{CHECKPOINTS}/{attempt}/{job.name}")
         self._folder(job.name).storage(patience_s=FORGET_PATIENCE_S).remove(JOB_ARCHIVE)
@@ -195,12 +196,12 @@ class Place:
     # ---- after an attempt that was lost
 
     def restore(self) -> list[str]:
-        """Make the directories of jobs that an attempt before has begun, as far as their next run needs them.
+        """Restore what a next run needs of the jobs that a previous attempt started; return their names.
 
         Raises
         ------
         StorageError
-            They cannot be read, or made here.
+            They cannot be read on the cluster, or not be made here.
         """
         storage = (self._shared / JOBS).storage()
         names = storage.names("")
@@ -211,7 +212,7 @@ class Place:
             if JOB_ARCHIVE in found:
                 with storage.read(f"{name}/{JOB_ARCHIVE}") as file:
                     unpack_job(file.read(), job)
-                # Paths within the directory are other ones here.
+                # The directory has another path in this container.
                 job.note(runtime=Runtime.of_job(job).within(job.path).to_values())
             if RESULTS in found and job.report.name in storage.names(f"{name}/{RESULTS}"):
                 with storage.read(f"{name}/{RESULTS}/{job.report.name}") as file:
@@ -219,17 +220,17 @@ class Place:
         return names
 
 
-_here: Place | None = None
+_here: SharedApplication | None = None
 
 
-def here() -> Place | None:
-    """Return the application that this process is the master of; None in every other process."""
+def current() -> SharedApplication | None:
+    """Return the application that runs jobs in this process; None outside an application master of H-scheduler."""
     return _here
 
 
 @contextmanager
-def standing(place: Place) -> Iterator[None]:
-    """Have the jobs of this process that are to run on YARN run within its own application."""
+def hosting(place: SharedApplication) -> Iterator[None]:
+    """Run the YARN jobs that this process starts inside ``place``, not as applications of their own."""
     global _here
     _here = place
     try:
