@@ -26,8 +26,8 @@ from dataclasses import dataclass, field, replace
 
 from hscheduler.core.decisions import Action, AdmissionView, Decision, Shrink, Start
 from hscheduler.core.jobs import Job, JobRequest, Phase
+from hscheduler.core.placement import FreeIndex, FreeSpace
 from hscheduler.core.resources import NOTHING, Container, Resources, Role
-from hscheduler.core.room import FreeIndex, Room
 from hscheduler.core.words import count_of, counted
 from hscheduler.policies.elastic import schedule_incoming, unplaced
 from hscheduler.policies.placing import listed, place, roles_of, size_of
@@ -375,9 +375,9 @@ class _YarnView:
 
     # ---- as in :class:`hscheduler.core.decisions.AdmissionView`
 
-    def room(self) -> Room:
+    def room(self) -> FreeSpace:
         """Return a trial of placements; what is marked counts as free."""
-        return Room(self._room)
+        return FreeSpace(self._room)
 
     def containers(self, job: Job, role: Role) -> list[Container]:
         """Return what a job has in this partition and is not asked for already, the newest first."""
