@@ -1,8 +1,8 @@
-"""Hyperopt's own door: ``fmin(objective, space, algo=tpe.suggest, trials=HTrials(parallelism=4))``.
+"""Use H-scheduler from Hyperopt: ``fmin(objective, space, algo=tpe.suggest, trials=HTrials(parallelism=4))``.
 
 The objective calls ``eps.run(...)``.  Under :class:`HTrials` that submits a job to the scheduler and waits for its
-report; under plain ``Trials`` it trains at once.  Objectives run on threads of this process, or each in a process of
-its own, the jobs in others; needs the extra ``sweep``.
+report; under plain ``Trials`` it trains at once.  Objectives run on threads of this process, or each in its own
+process.  Jobs run in other processes.  Needs the extra ``sweep``.
 
 Source: EPS §6 (Hyperopt generates the jobs); SparkTrials of Hyperopt for the interface.  Deviation: a point that the
 stopping rule ended is a trial that is done, with its early feedback as loss, from which the algorithm learns; marked
@@ -55,36 +55,36 @@ from hscheduler.spec import ClusterSpec, direction_of, request_of
 
 logger = logging.getLogger(__name__)
 
-#: How often stopping conditions are looked at while nothing ends.
+#: Seconds between checks of the stopping conditions.
 POLL_S = 0.1
-#: Objectives have so long to end by themselves once their jobs have ended.
+#: Seconds that an objective may run after its jobs have ended.
 GRACE_S = 3.0
-#: Why what still runs is ended.
+#: Reason for cancelling running jobs.
 STOPPED = "fmin stopped"
 
 
 class JobScheduler(Protocol):
-    """What submits jobs: a scheduler of this process, or the client of a service."""
+    """Submits jobs: a scheduler in this process, or the client of a service."""
 
     def open_sweep(self, opened: e.SweepOpened) -> None:
-        """Say how a sweep's jobs are ranked."""
+        """Open a sweep; the event says how its jobs are ranked."""
 
     def submit(self, submitted: e.JobSubmitted, spec: JobSpec) -> Submission:
         """Submit a job."""
 
     def wait(self, submission: Submission) -> None:
-        """Wait until it is over."""
+        """Wait until the job has ended."""
 
     def cancel(self, job_id: str, why: str) -> object:
-        """End it."""
+        """Cancel a job."""
 
     def deliver(self, submission: Submission, request: RunRequest) -> None:
-        """Write report and model where they are wanted."""
+        """Write the report and the model to the requested paths."""
 
 
 @dataclass(frozen=True)
 class Where:
-    """Where the jobs of a search run."""
+    """The scheduler and the settings for the jobs of a search."""
 
     scheduler: JobScheduler
     cluster: ClusterSpec
@@ -93,7 +93,7 @@ class Where:
     settings: LiveSettings | None
 
     def opened(self, sweep: str, direction: Direction) -> e.SweepOpened:
-        """Return how the jobs of a search are ranked."""
+        """Return the event that opens a sweep for the search."""
         settings = self.settings
         if settings is None:
             return e.SweepOpened(sweep, direction, self.threshold)
@@ -101,7 +101,7 @@ class Where:
 
 
 class Stop:
-    """When to stop before all points are tried; the clock runs from here."""
+    """Stopping conditions of a search; the timeout counts from the construction."""
 
     def __init__(
         self,
@@ -115,22 +115,22 @@ class Stop:
         self._early_stop_args: Sequence[Any] = ()
 
     def too_late(self) -> bool:
-        """Return whether its time is over."""
+        """Return whether the timeout has passed."""
         return self._deadline_s is not None and time.monotonic() >= self._deadline_s
 
     def after(self, finished: Trials) -> bool:
-        """Look at what may be the best so far, once for each trial that ended."""
+        """Return whether to stop; call it once after each trial that ended."""
         stop = False
         if self._early_stop_fn is not None and len(finished):
             stop, self._early_stop_args = self._early_stop_fn(finished, *self._early_stop_args)
         best = best_loss(finished)
-        # As in Hyperopt: below, not at.
+        # As in Hyperopt: strictly below.
         reached = self._loss_threshold is not None and best is not None and best < self._loss_threshold
         return bool(stop) or reached
 
 
 def best_loss(trials: Trials) -> float | None:
-    """Return the lowest loss of trials; None where there is none."""
+    """Return the lowest loss of trials; None if there is none."""
     results = [result for result in trials.results if result["status"] == STATUS_OK]
     return min((float(r["loss"]) for r in results if not math.isnan(r["loss"])), default=None)
 
@@ -152,23 +152,23 @@ class Run:
         self._trials = trials
         self._domain = domain
         self._algo = algo
-        #: How many points it may still ask for.
+        #: Points that may still be generated.
         self._left = max_evals - len(trials)
         self._max_evals = max_evals
         self._stop = stop
         self._rstate = rstate
         self._catch = catch
         self._progress = progress
-        #: Documents that are done, in the order in which they were.
+        #: Finished documents, in the order in which they finished.
         self._finished = [document for document in trials._dynamic_trials if document["state"] == JOB_STATE_DONE]
-        #: Its jobs are ranked among each other only.
+        #: A sweep of its own, so that its jobs are ranked only against each other.
         self._sweep = f"fmin-{uuid.uuid4().hex[:8]}"
 
     def exhaust(self, where: Where) -> None:
-        """Evaluate until there is no more to do, or a reason to stop."""
+        """Evaluate points until none is left or a stopping condition holds."""
         trials, running = self._trials, dict[Future[Any], tuple[dict[str, Any], Submitter]]()
         where.scheduler.open_sweep(where.opened(self._sweep, trials.direction))
-        # Neither this nor the end of the interpreter may wait for an objective that hangs.
+        # Neither this call nor interpreter exit may wait for an objective that hangs.
         threads = ThreadPerCall("objective")
         try:
             with self._progress(initial=len(self._finished), total=self._max_evals) as shown:
@@ -191,14 +191,14 @@ class Run:
             trials.refresh()
 
     def _end(self, running: Mapping[Future[Any], tuple[dict[str, Any], Submitter]]) -> None:
-        """End what still runs; an objective that goes on nevertheless is named and left behind."""
+        """Cancel running trials; log a warning for objectives that keep running, and leave them behind."""
         _cancel_all([submitter for _, submitter in running.values()], STOPPED)
         left = set(running)
         deadline_s = time.monotonic() + GRACE_S
         while left and time.monotonic() < deadline_s:
             _, left = wait(left, POLL_S)
             if any(running[future][1].is_waiting for future in left):
-                # Which ends with the job, and that has deadlines of its own.
+                # It returns when its job ends, which has its own deadlines.
                 deadline_s = time.monotonic() + GRACE_S
         for future, (document, _) in running.items():
             self._cancelled(document, None if future in left else future)
@@ -208,7 +208,7 @@ class Run:
             logger.warning("the objective of trial %s goes on outside eps.run and is left behind%s", numbers, can)
 
     def _next(self) -> dict[str, Any] | None:
-        """Return the next point to try, as Hyperopt's document; None where there is none."""
+        """Return the next point as a Hyperopt document; None if there is none."""
         trials = self._trials
         waiting: list[dict[str, Any]] = [d for d in trials._dynamic_trials if d["state"] == JOB_STATE_NEW]
         if waiting:
@@ -227,23 +227,23 @@ class Run:
         return self._next()
 
     def _evaluate(self, document: dict[str, Any], submitter: Submitter) -> Any:
-        """Call the objective, on a thread of its own."""
+        """Call the objective, on its own thread."""
         submit_instead.set(submitter)
         try:
             spec = base.spec_from_misc(document["misc"])
             found = self._domain.evaluate(spec, base.Ctrl(self._trials, current_trial=document))
-            # Whatever the objective makes of it: a loss of a job that was ended early is not one of a whole job.
+            # Even if the objective handles the early end: the loss of a stopped job must not become the best.
             why = submitter.why_ended_early()
             return found if why is None else {"why": why, **found, "killed": True}
         except StoppedEarlyError as stopped:
-            # A loss is minimised, whatever the feedback is.
+            # Hyperopt minimises the loss, so feedback to maximise is negated.
             sign = 1.0 if self._trials.direction is Direction.MINIMIZE else -1.0
             return {"status": STATUS_OK, "loss": sign * stopped.feedback, "killed": True, "why": str(stopped)}
         finally:
             submit_instead.set(None)
 
     def _conclude(self, document: dict[str, Any], submitter: Submitter, future: Future[Any], shown: Any) -> bool:
-        """Take what came of a point; return whether to stop."""
+        """Record the result of a point; return whether to stop."""
         error = future.exception()
         document["refresh_time"] = coarse_utcnow()
         document["misc"]["jobs"] = submitter.job_ids()
@@ -255,7 +255,7 @@ class Run:
             document["misc"]["error"] = (str(type(error)), str(error))
             logger.error("trial %d: %s", document["tid"], error)
         self._trials.refresh()
-        # As in Hyperopt: what ends a program is no failure of a point.
+        # As in Hyperopt: KeyboardInterrupt and SystemExit are not failures of a point.
         if error is not None and not (self._catch and isinstance(error, Exception)):
             raise error
         whole = self._trials.whole(self._finished)
@@ -267,7 +267,7 @@ class Run:
         return self._stop.after(whole)
 
     def _cancelled(self, document: dict[str, Any], future: Future[Any] | None) -> None:
-        """Take what came of a point that nobody waits for any more: it may have come to its end nevertheless."""
+        """Record the result of a cancelled point, which may have finished before the cancellation."""
         if future is not None and future.exception() is None:
             document["state"], document["result"] = JOB_STATE_DONE, future.result()
         else:
@@ -277,26 +277,26 @@ class Run:
 
 
 def _cancel_all(submitters: Sequence[Submitter], why: str) -> None:
-    """End what runs, as far as there is somebody who can be told; what made it necessary counts, not that nobody is."""
+    """Cancel running jobs; if the scheduler is unreachable, log a warning so that the original error is raised."""
     for submitter in submitters:
         submitter.refuse(why)
     try:
         for submitter in submitters:
             submitter.cancel(why)
     except RpcError as error:
-        # Of the others it would take as long to find out; whoever waits for their jobs does as well.
+        # Each further attempt would time out as well; waiting on the other jobs fails by itself.
         logger.warning("jobs could not be ended: %s", error)
 
 
 def submitter_of_this_thread() -> Submitter:
-    """Return who submits the jobs of the trial that this thread evaluates."""
+    """Return the submitter of the trial that this thread evaluates."""
     found = submit_instead.get()
     assert isinstance(found, Submitter)
     return found
 
 
 class Submitter:
-    """Submits the jobs of one trial; what ``eps.run`` calls in its objective."""
+    """Submits the jobs of one trial; ``eps.run`` calls it inside an objective."""
 
     def __init__(self, where: Where, sweep: str, tid: int, retries: int) -> None:
         self._scheduler = where.scheduler
@@ -306,14 +306,14 @@ class Submitter:
         self._retries = retries
         self._lock = threading.Lock()
         self._num_waiting = 0
-        #: Why it takes no more jobs.
+        #: Why it rejects further jobs; empty while it accepts them.
         self._refuses = ""
         self._num_runs = 0
         self._submissions: list[Submission] = []
         self._ends: list[Callable[[], None]] = []
 
     def __call__(self, request: RunRequest) -> dict[str, Any]:
-        """Submit a job and wait for its report; one that failed is tried again.  Raises as ``eps.run``."""
+        """Submit a job and wait for its report; retry if it failed.  Raises as ``eps.run``."""
         with self._lock:
             self._num_runs += 1
             run_id = f"{self._sweep}-{self._tid}" + (f"-{self._num_runs}" if self._num_runs > 1 else "")
@@ -351,23 +351,23 @@ class Submitter:
 
     @property
     def is_waiting(self) -> bool:
-        """True while its objective waits for a job."""
+        """True while the objective waits for a job."""
         with self._lock:
             return self._num_waiting > 0
 
     def job_ids(self) -> list[str]:
-        """Return the jobs that it has submitted, the first one first."""
+        """Return the submitted jobs, in order."""
         with self._lock:
             return [submission.job_id for submission in self._submissions]
 
     def why_ended_early(self) -> str | None:
-        """Return why one of its jobs was ended for its early feedback; None where none was."""
+        """Return why one of its jobs was stopped for its early feedback; None if none was."""
         with self._lock:
             ended = [each for each in self._submissions if each.is_stopped and each.phase is Phase.KILLED]
         return ended[0].why if ended else None
 
     def cancel(self, why: str) -> None:
-        """End the jobs of the trial and what else was to end with it, and refuse further ones."""
+        """Reject further jobs, call the ``on_cancel`` callbacks, and cancel the running jobs."""
         self.refuse(why)
         with self._lock:
             submissions = list(self._submissions)
@@ -376,7 +376,7 @@ class Submitter:
                 self._scheduler.cancel(submission.job_id, why)
 
     def refuse(self, why: str) -> None:
-        """Take no more jobs, and end what else was to end with the trial."""
+        """Reject further jobs, and call the ``on_cancel`` callbacks."""
         with self._lock:
             self._refuses = self._refuses or why
             ends, self._ends = self._ends, []
@@ -384,7 +384,7 @@ class Submitter:
             end()
 
     def on_cancel(self, end: Callable[[], None]) -> None:
-        """Have ``end`` called when the trial is cancelled, at once where it has been."""
+        """Call ``end`` when the trial is cancelled; at once if it already was."""
         with self._lock:
             if not self._refuses:
                 self._ends.append(end)
@@ -392,35 +392,35 @@ class Submitter:
         end()
 
 
-#: Reasons that are named where no trial has a result.
+#: Most reasons named when no trial has a result.
 MOST_REASONS = 3
 
 
 class HTrials(Trials):  # type: ignore[misc]
-    """Trials whose objectives run at the same time, their jobs under H-scheduler.
+    """Hyperopt trials that evaluate objectives concurrently and run their jobs under H-scheduler.
 
-    The loss of a trial that the stopping rule ended is its early feedback: the metric, negative where more is better.
+    The loss of a trial that the stopping rule ended is its early feedback: the metric, negated if higher is better.
     The algorithm compares it with what the objective returns, so that must be the same: by default
     ``report["metrics"]["train_loss"]``, with the metric ``accuracy`` the negative one, not ``1 - accuracy``.
 
     Parameters
     ----------
     scheduler : LiveScheduler, SchedulerClient or str, optional
-        Where jobs are submitted: to one of this process, or to a service, by its client or its address (HOST:PORT; with
-        the folder ``tls`` in ``state``); by default to one of its own for the time of ``fmin``.
+        A scheduler in this process, or a service given by its client or its address (HOST:PORT; with the folder ``tls``
+        in ``state``).  By default ``fmin`` starts its own scheduler and stops it at the end.
     parallelism : int
-        Objectives that run at once.  1 evaluates serially, and finds what plain ``Trials`` find for the same seed.
+        Objectives that run concurrently.  1 evaluates serially, with the same points as plain ``Trials`` for a seed.
     cluster : ClusterSpec, optional
-        Of a scheduler of its own.
+        Cluster of its own scheduler.
     settings : LiveSettings, optional
-        Metric and feedback iteration of its jobs, and the policy of a scheduler of its own; by default the scheduler's.
+        Metric and feedback iteration of its jobs, and the policy of its own scheduler; by default the scheduler's.
     threshold : int, optional
-        Jobs in the training phase; by default as many as fit the cluster.
+        Most jobs in the training phase; by default as many as fit the cluster.
     direction : Direction, optional
         Which early feedback is better; by default the lower, where the metric is a loss.
     points_to_evaluate : sequence of mapping, optional
-        Tried first; ``max_evals`` others come after them, as in Hyperopt.  ``fmin`` does not hand its own argument of
-        that name to trials.
+        Points tried first, in addition to ``max_evals``, as in Hyperopt.  Pass them here: ``fmin`` does not pass its
+        own argument of that name to trials.
     retries : int
         How often a job that failed is tried again, as another job, before its ``eps.run`` raises; not one that
         diverged or cannot be started.  ``trial["misc"]["jobs"]`` names the jobs of a trial.

@@ -1,10 +1,10 @@
-"""Values of the core as JSON and back: events, and everything that a scheduler is at a moment.
+"""Write and read the core's values as JSON: events, and the whole state of a scheduler.
 
-Objects are written as they are, in the order in which things came to be: an order may decide between two that are
-alike.  An object that is found in several places is one again.  Numbers that JSON has no word for are spelt
-(``"nan"``, ``"inf"``, ``"-inf"``).
+Fields and containers keep their order, since order may break ties.  An object that is referenced from several places
+is written once and restored as one object.  JSON has no NaN or infinities: they are written as ``"nan"``, ``"inf"``
+and ``"-inf"``.
 
-What is written is read by code that has the same classes with the same fields: :data:`FORMAT` differs for all other.
+Reading needs the same classes with the same fields as writing: :data:`FORMAT` identifies them.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from hscheduler.core.decisions import Decision, Grow, Kill, Place, Restart, Shri
 from hscheduler.core.jobs import Direction, Job, JobRequest, Phase
 from hscheduler.core.ledger import Hold, Ledger
 from hscheduler.core.outstanding import Outstanding
-from hscheduler.core.pending import Pending
+from hscheduler.core.pending_containers import Pending
+from hscheduler.core.placement import FreeIndex
 from hscheduler.core.resources import Container, Resources, Role
-from hscheduler.core.room import FreeIndex
 from hscheduler.core.state import Scheduler
 from hscheduler.core.thinned import Thinned
 from hscheduler.core.timeline import DecisionRecord, Timeline, TrialRecord
 from hscheduler.core.training import Training
 
-#: Raise it where what is written means something else and no class says so.
+#: Increase it when the meaning of a field changes and its name does not.
 _MEANING = 3
 
 _DATACLASSES: tuple[type, ...] = (
@@ -40,7 +40,7 @@ _DATACLASSES: tuple[type, ...] = (
     Container, DecisionRecord, Grow, Job, JobRequest, Kill, Pending, Place, Resources, Restart, Shrink, Start,
     TrialRecord,
 )  # fmt: skip
-#: Classes of which only an object says what one has.
+#: Classes whose fields only an instance shows.
 _EXAMPLES: dict[type[Any], Callable[[], object]] = {
     Counts: Counts,
     FreeIndex: lambda: FreeIndex({}),
@@ -53,12 +53,12 @@ _EXAMPLES: dict[type[Any], Callable[[], object]] = {
 }
 _KINDS: dict[str, type[Any]] = {cls.__name__: cls for cls in (*_DATACLASSES, *_EXAMPLES)}
 _ENUMS: dict[str, type[Enum]] = {cls.__name__: cls for cls in (Direction, Hold, Phase, Role)}
-#: What is given to an object that is read: code, what is of one step only, and what is found again where it is needed.
+#: Fields that are not written: the policy's code, the commands of one step, and what is recomputed on demand.
 _GIVEN: dict[type[Any], tuple[str, ...]] = {Scheduler: ("_policy", "_commands", "_short")}
 
 
 def _names_of(cls: Any) -> tuple[str, ...]:
-    """Return what objects of a class have, but for what they are given."""
+    """Return the fields of a class that are written."""
     if cls in _EXAMPLES:
         example = _EXAMPLES[cls]()
         names = list(vars(example) if hasattr(example, "__dict__") else cls.__slots__)
@@ -76,22 +76,22 @@ def _format_of(names: Mapping[str, tuple[str, ...]]) -> str:
     return f"{_MEANING}-{zlib.crc32(told.encode()):08x}"
 
 
-#: What this code writes and reads: another one where classes have other fields.
+#: Identifies the written classes and their fields; it changes when they do.
 FORMAT = _format_of(_NAMES)
 
 
 def spelt(value: float) -> float | str:
-    """Return a number as JSON has it: text where it has no word for it, which ``float`` reads."""
+    """Return a number for JSON: NaN and infinities as text that ``float`` reads."""
     return value if math.isfinite(value) else str(value)
 
 
 def encoded(value: Any) -> Any:
-    """Return a value as JSON says it.
+    """Return a value of the core as JSON.
 
     Raises
     ------
     ValueError
-        There is something in it that is none of the core's.
+        It contains an object of a class that is not the core's.
     """
     return _Writer().encoded(value)
 
@@ -104,19 +104,19 @@ def decoded(value: Any, policy: Any = None) -> Any:
     value
         As JSON.
     policy : Policy, optional
-        Of a scheduler, whose state does not bring it.
+        The policy of a decoded scheduler; it is not part of the written state.
 
     Raises
     ------
     KeyError, TypeError, ValueError
-        It is none.
+        :func:`encoded` did not write the value.
     """
     return _Reader({"_commands": [], "_short": None, "_policy": policy}).decoded(value)
 
 
 class _Writer:
     def __init__(self) -> None:
-        #: Object -> its number, in the order in which they are met.
+        #: ``id`` of an object -> its number, in the order of the first reference.
         self._numbers: dict[int, int] = {}
 
     def encoded(self, value: Any) -> Any:
@@ -180,7 +180,7 @@ class _Reader:
         cls = _KINDS[kind]
         made = object.__new__(cls)
         self._objects.append(made)
-        # Also of those that are frozen.
+        # Bypasses the ``__setattr__`` of frozen classes.
         for name, value in zip(_NAMES[kind], values, strict=True):
             object.__setattr__(made, name, self.decoded(value))
         for name in _GIVEN.get(cls, ()):

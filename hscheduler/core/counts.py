@@ -1,7 +1,7 @@
-"""Jobs ordered by a count, for policies that want those with most, or least, of something.
+"""Jobs ordered by a count, for policies that look for the jobs with the most or the fewest workers or servers.
 
-A cluster has thousands of jobs and few different counts: putting, dropping and reading the first few take about as long
-with many jobs as with few.
+A cluster has thousands of jobs and few distinct counts.  The cost of an update, and of reading the first few jobs,
+hardly depends on the number of jobs.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from collections.abc import Iterator
 
 
 class Counts:
-    """Numbers of jobs by how many of something each has."""
+    """Arrival numbers of jobs, grouped by a count."""
 
     def __init__(self) -> None:
-        #: Count -> numbers, ascending.
+        #: Count -> arrival numbers, ascending.
         self._buckets: dict[int, list[int]] = {}
         self._counts: dict[int, int] = {}
 
     def put(self, number: int, count: int) -> None:
-        """Say how many a job has; it may be there already."""
+        """Set the count of a job; adds or moves it."""
         if self._counts.get(number) != count:
             self.drop(number)
             self._counts[number] = count
             insort(self._buckets.setdefault(count, []), number)
 
     def drop(self, number: int) -> None:
-        """Forget a job; harmless for one that is not there."""
+        """Remove a job.  Idempotent."""
         count = self._counts.pop(number, None)
         if count is not None:
             bucket = self._buckets[count]
@@ -35,11 +35,11 @@ class Counts:
                 del self._buckets[count]
 
     def descending(self) -> Iterator[int]:
-        """Yield the jobs with the highest count first; those with the same by arrival."""
+        """Yield the jobs, the highest count first; ties by arrival."""
         for count in sorted(self._buckets, reverse=True):
             yield from self._buckets[count]
 
     def ascending(self) -> Iterator[int]:
-        """Yield the jobs with the lowest count first; those with the same by arrival."""
+        """Yield the jobs, the lowest count first; ties by arrival."""
         for count in sorted(self._buckets):
             yield from self._buckets[count]

@@ -1,7 +1,7 @@
-"""What a policy sees, and what it answers: a plan and the sentence that explains it.
+"""The interface of policies: the view that a policy gets, and the plan that it returns with an explanation.
 
-A policy is ``decide(view) -> Decision``: pure, asked again after each of its plans until it answers with an empty one.
-What it sees already counts what it decided before.  The same call is made live and in the simulator.
+A policy is a pure function ``decide(view) -> Decision``.  The scheduler calls it until it returns an empty plan; the
+view includes the effects of its earlier plans.  Live and in the simulator the call is the same.
 
 Source: design section 8.
 """
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from hscheduler.core.jobs import Direction, Job
+from hscheduler.core.placement import FreeSpace
 from hscheduler.core.resources import Container, Role
-from hscheduler.core.room import Room
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A container for a role of a job, on a node."""
+    """A node for one container of a job, with its role."""
 
     role: Role
     node: str
@@ -27,7 +27,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start a queued job, with these containers."""
+    """Start a queued job in containers on these nodes."""
 
     job_id: str
     places: tuple[Place, ...]
@@ -39,7 +39,7 @@ class Grow:
 
     job_id: str
     places: tuple[Place, ...]
-    #: They are in the place of others, which the cluster took: it is not judged by what they bring.
+    #: They replace containers that the cluster took: the effect on the job's speed is not measured.
     replaces: bool = False
 
 
@@ -49,20 +49,20 @@ class Shrink:
 
     job_id: str
     containers: tuple[str, ...]
-    #: A growth that made it slower is undone: it is not tried again from the size that is left.
+    #: It undoes a growth that made the job slower; the job does not grow again from the remaining size.
     undoes_growth: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """End a job for good."""
+    """End a job; it does not restart."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """End a job, and start it again with another size from its checkpoint: all of its containers are given back."""
+    """Release all containers of a job, and restart it from its checkpoint with another size."""
 
     job_id: str
     workers: int
@@ -81,9 +81,9 @@ class Decision:
     Attributes
     ----------
     actions : tuple of Action
-        Done together; empty where there is nothing to do.
+        Carried out together; empty when there is nothing to do.
     sentence : str
-        Why, for whoever asks; empty where there is nothing to do.
+        Explains the plan to the user; empty when there is nothing to do.
     waiting : mapping
         Job -> why it stays in the queue.
     """
@@ -94,89 +94,89 @@ class Decision:
 
 
 class AdmissionView(Protocol):
-    """What must be seen to admit a job that waits: what is free, and what others can give."""
+    """What admission of a queued job needs: free resources, and containers that running jobs can give up."""
 
     @property
     def queue(self) -> Sequence[Job]:
-        """Jobs that wait, the head first."""
+        """Queued jobs, the head first."""
 
-    def room(self) -> Room:
-        """Return a trial of placements."""
+    def room(self) -> FreeSpace:
+        """Return the free space, for trial placements that do not change the ledger."""
 
     def containers(self, job: Job, role: Role) -> list[Container]:
-        """Return a job's containers that it is not losing, the newest first."""
+        """Return a job's containers except those being released, the newest first."""
 
     def removable(self, role: Role) -> Iterator[Job]:
-        """Yield running jobs with early feedback and more than one of a role, those with most of it first."""
+        """Yield jobs in the training phase with at least two members of a role, those with most members first."""
 
     def running(self) -> Sequence[Job]:
-        """Return the jobs that run, by arrival."""
+        """Return the running jobs, by arrival."""
 
 
 class View(AdmissionView, Protocol):
-    """The cluster and its jobs, as a policy may see them."""
+    """The cluster and its jobs, read-only, for a policy."""
 
     @property
     def releasing(self) -> int:
-        """How many containers are on their way out."""
+        """Number of containers that are being released."""
 
     @property
     def number_of_decision(self) -> int:
-        """How many plans there were before: what a policy that draws lots counts them by."""
+        """Number of earlier plans; randomised policies derive their random numbers from it."""
 
     @property
     def seed(self) -> int:
-        """Seed of the policies that draw lots."""
+        """Seed of randomised policies."""
 
     def growable(self, role: Role) -> Iterator[Job]:
-        """Yield jobs in the training phase that may have one more of a role, those with least of it first."""
+        """Yield jobs in the training phase that may get one more member of a role, those with fewest first."""
 
     def in_training(self, sweep: str) -> Sequence[Job]:
         """Return a sweep's jobs in the training phase, by arrival."""
 
     def finished(self, sweep: str) -> Sequence[tuple[int, float]]:
-        """Return arrival number and early feedback of a sweep's jobs that have finished, in the order of their ends."""
+        """Return (arrival number, early feedback) of a sweep's finished jobs, in the order in which they finished."""
 
     def sweeps(self) -> Sequence[str]:
-        """Return the sweeps that have jobs in the training phase."""
+        """Return the sweeps with jobs in the training phase."""
 
     def crowded(self) -> Sequence[tuple[str, int]]:
-        """Return the sweeps with more jobs in the training phase than their threshold, and how many they have."""
+        """Return (sweep, jobs in the training phase) for each sweep above its threshold."""
 
     def worst_in_training(self, sweep: str) -> Job:
-        """Return the job with the worst early feedback of a sweep that has jobs in the training phase."""
+        """Return the job with the worst early feedback; the sweep must have jobs in the training phase."""
 
     def threshold(self, sweep: str) -> int:
         """Return how many jobs of a sweep may be in the training phase."""
 
     def direction(self, sweep: str) -> Direction:
-        """Return which early feedback of a sweep is better."""
+        """Return whether lower or higher early feedback is better in a sweep."""
 
     def slowed(self) -> Sequence[Job]:
-        """Return the jobs that a growth made slower."""
+        """Return the jobs that became slower when they grew."""
 
     def totals(self) -> tuple[int, int]:
-        """Return the number of workers and of servers in the cluster."""
+        """Return the number of workers and servers in the cluster."""
 
 
 class Policy(Protocol):
-    """A way to share a cluster."""
+    """A rule for sharing a cluster among jobs."""
 
     def __call__(self, view: View) -> Decision:
-        """Return what is to be done now."""
+        """Return the next plan; an empty one ends the round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a policy needs of whoever drives it, beyond what all do."""
+    """Optional features that a policy needs from its scheduler."""
 
-    #: It decides by how many iterations of jobs are complete at that moment, not only at what it is told anyway: the
-    #: first one, the feedback iteration, and those after which the speed of a job is known.
+    #: It reads the current iteration count of jobs.  Without it the scheduler learns only of the first iteration, the
+    #: feedback iteration, and those after which the speed of a job is known.
     progress: bool = False
-    #: It has jobs started again, which go on from their checkpoints.
+    #: It restarts jobs from their checkpoints.
     checkpoints: bool = False
-    #: It takes from jobs in the training phase what those that wait need: while anybody waits, such jobs are not given
-    #: back what the cluster took from them.
+    #: It shrinks jobs in the training phase for queued jobs.  While jobs are queued, containers that the cluster took
+    #: from such jobs are not replaced.
     takes: bool = False
 
 
@@ -184,7 +184,7 @@ _P = TypeVar("_P", bound=Policy)
 
 
 def needing(*, progress: bool = False, checkpoints: bool = False, takes: bool = False) -> Callable[[_P], _P]:
-    """Declare what a policy needs, as a decorator; without it a policy needs nothing."""
+    """Declare what a policy needs, as a decorator; a policy without it needs nothing."""
 
     def declared(policy: _P) -> _P:
         vars(policy)["needs"] = Needs(progress, checkpoints, takes)
@@ -194,6 +194,6 @@ def needing(*, progress: bool = False, checkpoints: bool = False, takes: bool = 
 
 
 def needs_of(policy: Policy) -> Needs:
-    """Return what a policy has declared that it needs."""
+    """Return the needs that a policy declared."""
     needs: Needs = getattr(policy, "needs", Needs())
     return needs

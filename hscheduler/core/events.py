@@ -1,4 +1,6 @@
-"""What happens to H-scheduler, and what it wants done.  Events are past tense, commands imperative (style 11).
+"""Events that H-scheduler reacts to, and commands that it issues.
+
+Events are past tense, commands imperative (style 11).
 
 Source: design section 8.
 """
@@ -16,21 +18,21 @@ from hscheduler.core.resources import Container, Resources
 
 @dataclass(frozen=True, slots=True)
 class SweepOpened:
-    """A sweep says how its jobs are ranked."""
+    """A sweep opened; the event says how its jobs are ranked."""
 
     sweep: str
     direction: Direction = Direction.MINIMIZE
-    #: Jobs in the training phase; None: as many as fit the cluster as they ask.
+    #: Most jobs in the training phase; None: as many as fit the cluster at their requested size.
     threshold: int | None = None
-    #: ``loss``, or a metric of the test data; empty: that of the scheduler.
+    #: ``loss``, or a metric of the test data; empty: the scheduler's metric.
     metric: str = ""
-    #: 0: that of the scheduler.
+    #: 0: the scheduler's setting.
     feedback_iteration: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SweepClosed:
-    """No more jobs of a sweep will come: its user wants it to end."""
+    """The user closed a sweep: it gets no more jobs."""
 
     sweep: str
     why: str
@@ -44,18 +46,18 @@ class JobSubmitted:
 
     @property
     def job_id(self) -> str:
-        """Its name."""
+        """Id of the job."""
         return self.request.job_id
 
     @property
     def sweep(self) -> str:
-        """Whose it is."""
+        """Sweep of the job."""
         return self.request.sweep
 
 
 @dataclass(frozen=True, slots=True)
 class JobRefused:
-    """A job has arrived that cannot work: it is over at once."""
+    """A job was rejected on arrival, because it cannot run."""
 
     job_id: str
     sweep: str
@@ -74,11 +76,11 @@ class Iterated:
     """A job has completed iterations."""
 
     job_id: str
-    #: Iterations complete.
+    #: Number of completed iterations.
     iteration: int
-    #: Seconds of each iteration since the last event; those during which the job changed its size left out.
+    #: Seconds of each iteration since the last event, except those during a change of the job's size.
     durations_s: tuple[float, ...] = ()
-    #: Some of its losses since the last event: seconds before it, iterations complete, loss.
+    #: Some of its losses since the last event: (seconds before this event, completed iterations, loss).
     losses: tuple[tuple[float, int, float], ...] = ()
 
 
@@ -87,47 +89,47 @@ class FeedbackGiven:
     """A job has reached the feedback iteration."""
 
     job_id: str
-    #: Its metric; may be NaN.
+    #: Value of the metric; may be NaN.
     value: float
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthDone:
-    """Everything that was added to a job last takes part in it.
+    """The members that were added last have joined the job.
 
-    Who is where is said with it, not by itself: were the machine lost between the two, a job that goes on with all of
-    its members would be told to grow once more.
+    The members are part of this event: a separate event could be lost in a crash, and the restored job, complete,
+    would be ordered to grow again.
     """
 
     job_id: str
-    #: As :class:`MembersFound` has them; none where that is not known.
+    #: As in :class:`MembersFound`; empty when unknown.
     members: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthFailed:
-    """An addition was given up; these containers are gone."""
+    """A growth was aborted; these containers are gone."""
 
     job_id: str
     containers: tuple[str, ...]
     why: str
-    #: As of :class:`GrowthDone`: some may have come.
+    #: As in :class:`GrowthDone`; some of the new members may have joined.
     members: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ContainersGone:
-    """Containers of a job are gone: released as it was told to, or lost."""
+    """Containers of a job are gone: released on order, or lost."""
 
     job_id: str
     containers: tuple[str, ...]
-    #: Why the cluster has taken them, as a sentence; empty: the job was told to release them.
+    #: Why the cluster took them, as a sentence; empty: the job released them on order.
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ShrinkFailed:
-    """A job keeps containers that it was told to release."""
+    """A job could not release these containers and keeps them."""
 
     job_id: str
     containers: tuple[str, ...]
@@ -136,10 +138,10 @@ class ShrinkFailed:
 
 @dataclass(frozen=True, slots=True)
 class MembersFound:
-    """It is known which of a job's members are in which of its containers."""
+    """The job reported which member runs in which container."""
 
     job_id: str
-    #: Container and member, all that there are.
+    #: (container, member) of all members.
     members: tuple[tuple[str, str], ...]
 
 
@@ -148,20 +150,20 @@ class JobEnded:
     """A job has ended, with all of its processes."""
 
     job_id: str
-    #: ``FINISHED``, ``KILLED`` or ``FAILED``; of a job that restarts ``KILLED`` is the end of its first part.
+    #: ``FINISHED``, ``KILLED`` or ``FAILED``; a job that restarts first ends with ``KILLED``.
     phase: Phase
     why: str = ""
-    #: Of a job that finished before the feedback iteration.
+    #: Early feedback of a job that finished before the feedback iteration.
     feedback: float | None = None
-    #: What it ended with, by its sweep's metric, where it finished.
+    #: Final value of the sweep's metric, if the job finished.
     loss: float | None = None
-    #: Seconds for which changes of its size stopped it, restarts included.
+    #: Seconds for which changes of its size paused it, restarts included.
     pause_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class CancelAsked:
-    """A user wants a job to end."""
+    """A user cancelled a job."""
 
     job_id: str
     why: str
@@ -169,7 +171,7 @@ class CancelAsked:
 
 @dataclass(frozen=True, slots=True)
 class NodeCame:
-    """A node is there, or has another size."""
+    """A node joined the cluster, or changed its size."""
 
     node: str
     capacity: Resources
@@ -177,22 +179,22 @@ class NodeCame:
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """A node is gone, with what ran on it."""
+    """A node is gone, with all containers on it."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLeft:
-    """A cluster that places containers itself has one node less; which containers go with it, their jobs say."""
+    """A cluster that places containers itself lost a node; the jobs report which containers are gone."""
 
-    #: A place in the ledger, not a machine: all of these are alike.
+    #: A slot of the ledger, not a machine; all slots have the same size.
     node: str
-    #: Which machine it was, and what became of it, as a sentence.
+    #: Which machine left, and why, as a sentence.
     why: str
 
 
-#: Events of one job that was submitted.
+#: Events of one submitted job.
 JobEvent = (
     JobStarted
     | Iterated
@@ -214,17 +216,17 @@ Event = SweepOpened | SweepClosed | JobSubmitted | JobRefused | NodeEvent | JobE
 
 @dataclass(frozen=True, slots=True)
 class StartJob:
-    """Start a job in these containers, which it has been granted."""
+    """Start a job in these granted containers."""
 
     job_id: str
     containers: tuple[Container, ...]
-    #: Whether it goes on from its checkpoint.
+    #: Whether it resumes from its checkpoint.
     resumes: bool
 
 
 @dataclass(frozen=True, slots=True)
 class GrowJob:
-    """Add workers and servers to a job, in these containers, which it has been granted."""
+    """Add workers and servers to a job in these granted containers."""
 
     job_id: str
     containers: tuple[Container, ...]
@@ -232,7 +234,7 @@ class GrowJob:
 
 @dataclass(frozen=True, slots=True)
 class ShrinkJob:
-    """Remove the workers and servers in these containers, after whatever change of the job is on its way."""
+    """Remove the workers and servers in these containers, after any change of the job in progress."""
 
     job_id: str
     containers: tuple[str, ...]
@@ -243,14 +245,14 @@ class EndJob:
     """End a job."""
 
     job_id: str
-    #: Whether it starts again, from its latest checkpoint.
+    #: Whether it restarts from its latest checkpoint.
     restarts: bool
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class JobOver:
-    """Say that a job is over, for good."""
+    """Report that a job has ended and will not restart."""
 
     job_id: str
     phase: Phase
@@ -259,7 +261,7 @@ class JobOver:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Write a decision down."""
+    """Record a decision with its explanation."""
 
     number: int
     sentence: str
@@ -267,6 +269,6 @@ class Explain:
     actions: tuple[Action, ...] = ()
 
 
-#: What the shell of a job obeys.
+#: Commands that one job carries out.
 Order = StartJob | GrowJob | ShrinkJob | EndJob
 Command = StartJob | GrowJob | ShrinkJob | EndJob | JobOver | Explain

@@ -1,4 +1,4 @@
-"""A job as H-scheduler knows it: what it asked for, its phase, its early feedback.
+"""The scheduler's record of a job: its request, phase, size and early feedback.
 
 Source: EPS §2.1 (early feedback phase and training phase), §6 (one metric; the worst is killed past the threshold).
 """
@@ -12,24 +12,24 @@ from enum import StrEnum
 
 from hscheduler.core.resources import Resources, Role
 
-#: Nobody is told to give containers less memory (MiB): Python and its libraries take about half of it.
+#: Advice never suggests less memory for a container (MiB): Python and its libraries take about half of it.
 LEAST_MEMORY_MB = 256
 
 
 class Phase(StrEnum):
-    """Where a job is."""
+    """Phase of a job."""
 
-    #: Waits for its containers.
+    #: It waits in the queue.
     QUEUED = "queued"
-    #: Its containers are promised; some are still with jobs that shrink for it, or its processes start.
+    #: Its containers are promised.  Other jobs may still be releasing some, or its processes are starting.
     STARTING = "starting"
-    #: It has not reached the feedback iteration.
+    #: It runs and has not reached the feedback iteration.
     EARLY_FEEDBACK = "early feedback"
-    #: It has, and goes on.
+    #: It runs past the feedback iteration.
     TRAINING = "training"
-    #: It ends, to start again with another size from its latest checkpoint (only under the ``kill`` policy).
+    #: It stops, to restart from its latest checkpoint with another size (only under the ``kill`` policy).
     RESTARTING = "restarting"
-    #: It was told to end, for good.
+    #: It was ordered to end and will not restart.
     ENDING = "ending"
     FINISHED = "finished"
     KILLED = "killed"
@@ -37,7 +37,7 @@ class Phase(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """True for the three ways to end."""
+        """True for FINISHED, KILLED and FAILED."""
         return self in (Phase.FINISHED, Phase.KILLED, Phase.FAILED)
 
     @property
@@ -47,22 +47,22 @@ class Phase(StrEnum):
 
 
 def end_text(job_id: str, phase: Phase, why: str) -> str:
-    """Return that a job is over, and why, as a sentence; ``phase`` is one of the three ways to end."""
+    """Return a sentence that says how a job ended and why; ``phase`` is FINISHED, KILLED or FAILED."""
     if phase is Phase.FINISHED:
         return f"{job_id} finished"
-    # The sentence of a decision to kill says so itself.
+    # The explanation of a Kill begins with the same words.
     reason = why.removeprefix(f"{job_id} is killed: ")
     return f"{job_id} {'was killed' if phase is Phase.KILLED else phase}" + (f": {reason}" if reason else "")
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What a user asks for.
+    """The resources that a user requests for a job.
 
     Raises
     ------
     ValueError
-        A count is below one, or the most is below what is asked for.
+        A count is below 1, or a maximum is below its count.
     """
 
     job_id: str
@@ -73,12 +73,12 @@ class JobRequest:
     worker: Resources
     server: Resources
     master: Resources
-    #: As far as it may grow: it has splits and partitions for no more.
+    #: Limits of growth: its numbers of splits and of partitions.
     most_workers: int
     most_servers: int
-    #: That it is to do; 0: nobody has said it.
+    #: Total iterations; 0: unknown.
     iterations: int = 0
-    #: What a restart takes it, from the order to end to its next iteration.
+    #: Seconds of a restart, from the order to end to the next iteration.
     restart_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -92,11 +92,11 @@ class JobRequest:
                 raise ValueError(f"{self.job_id}: it asks for {count} {name} and may have {most}")
 
     def count(self, role: Role) -> int:
-        """Return how many of a role it asks for; one master."""
+        """Return how many containers of a role it requests; one for the master."""
         return {Role.MASTER: 1, Role.WORKER: self.workers, Role.SERVER: self.servers}[role]
 
     def most(self, role: Role) -> int:
-        """Return how many of a role it may have."""
+        """Return how many containers of a role it may have."""
         return {Role.MASTER: 1, Role.WORKER: self.most_workers, Role.SERVER: self.most_servers}[role]
 
     def resources(self, role: Role) -> Resources:
@@ -104,21 +104,21 @@ class JobRequest:
         return {Role.MASTER: self.master, Role.WORKER: self.worker, Role.SERVER: self.server}[role]
 
     def needs(self) -> list[tuple[Resources, int]]:
-        """Return what its containers need, and how many need that, its master first: there may be any number."""
+        """Return (resources, number) of its containers by role, the master first."""
         return [(self.resources(role), self.count(role)) for role in Role]
 
     def smaller(self, fits: Callable[[JobRequest], bool]) -> str:
-        """Return what to set so that a job fits which does not, as the end of a sentence.
+        """Return advice that makes a job fit that does not fit yet, as the end of a sentence.
 
         Parameters
         ----------
         fits : callable
-            Says whether a request would.
+            Returns whether a request fits.
 
         Returns
         -------
         str
-            Empty where less memory for its containers is of no help: cores are lacking, or it would be too little.
+            Empty when less memory does not help: cores are missing, or the memory would be too little to run.
         """
         memory_mb = max(size.memory_mb for size, _ in self.needs()) // 2
         while memory_mb >= LEAST_MEMORY_MB:
@@ -133,7 +133,7 @@ class JobRequest:
 
 
 class Direction(StrEnum):
-    """Which early feedback is better."""
+    """Whether lower or higher early feedback is better."""
 
     MINIMIZE = "minimize"
     MAXIMIZE = "maximize"
@@ -142,7 +142,7 @@ class Direction(StrEnum):
 def worst(feedback: Sequence[tuple[float, int]], direction: Direction) -> int:
     """Return the arrival number of the job with the worst early feedback.
 
-    NaN is worst of all, and among equals the newest.
+    NaN is the worst value; among equal values the newest job is the worst.
 
     Parameters
     ----------
@@ -150,26 +150,25 @@ def worst(feedback: Sequence[tuple[float, int]], direction: Direction) -> int:
         Early feedback and arrival number of each job; at least one.
     direction : Direction
 
-    Source: EPS §6 ("the one with the worst early feedback is killed").  Deviation: the paper is silent about ties and
-    values that are no numbers.
+    Source: EPS §6 ("the one with the worst early feedback is killed").  The paper does not define ties and NaN.
     """
 
     return max(feedback, key=lambda entry: (badness(entry[0], direction), entry[1]))[1]
 
 
 def best(results: Sequence[float | None], direction: Direction) -> int | None:
-    """Return the position of the best result, the first among equals; None where none is a finite number."""
+    """Return the index of the best result, the first of equal ones; None if no result is a finite number."""
     sign = 1.0 if direction is Direction.MINIMIZE else -1.0
     known = [(sign * value, k) for k, value in enumerate(results) if value is not None and math.isfinite(value)]
     return min(known)[1] if known else None
 
 
-#: Compares as early feedback does, the worst highest.
+#: Sort key of early feedback: the worst is the highest.
 Badness = tuple[int, float]
 
 
 def badness(value: float, direction: Direction) -> Badness:
-    """Return how bad an early feedback is: NaN is worst of all."""
+    """Return the sort key of an early feedback; NaN is the worst."""
     if math.isnan(value):
         return 1, 0.0
     return 0, value if direction is Direction.MINIMIZE else -value
@@ -177,7 +176,7 @@ def badness(value: float, direction: Direction) -> Badness:
 
 #: Iterations before and after a growth whose medians are compared.
 WATCHED_ITERATIONS = 10
-#: A growth is undone where the iterations after it are longer by more than this share.
+#: A growth is undone when it makes iterations longer by more than this fraction.
 SLOWER = 0.05
 
 
@@ -195,54 +194,54 @@ class Job:
     phase: Phase = Phase.QUEUED
     feedback: float | None = None
     iteration: int = 0
-    #: Workers and servers that it has, or is promised, less those that it is losing.
+    #: Workers and servers that it holds or is promised, without those being released.
     workers: int = 0
     servers: int = 0
-    #: Jobs that came later and started before it while it was the head of the queue.
+    #: Number of later jobs that started before it while it was the head of the queue.
     passed: int = 0
-    #: Why it waits, or how it ended.
+    #: Why it is queued, or why it ended.
     why: str = ""
-    #: Containers are being added: the growth is not complete.
+    #: A growth is in progress.
     growing: bool = False
-    #: Seconds of its latest iterations with the size that it has, at most :data:`WATCHED_ITERATIONS`.
+    #: Seconds of its latest iterations at its current size, at most :data:`WATCHED_ITERATIONS`.
     recent_s: list[float] = field(default_factory=list)
-    #: A growth whose effect is watched: the size before it, and the median iteration then, in seconds.
+    #: A growth whose effect is being measured: the size before it, and the median iteration then, in seconds.
     watched: tuple[Size, float] | None = None
-    #: A growth that made it slower: the size before it, and by which factor; until the policy has answered.
+    #: A growth that made it slower: the size before it, and the slowdown factor; cleared when the policy reacts.
     slowed: tuple[Size, float] | None = None
-    #: The size from which growing made it slower; not tried again while it has that size.
+    #: The size from which growing made it slower; it does not grow again from that size.
     no_growth_from: Size | None = None
-    #: The size from which it could not let go of what it was to release; while it has that size, it is asked again only
-    #: when so many iterations are complete, twice as many more of them with every time that it could not.
+    #: The size at which a shrink failed.  At that size the next shrink waits until ``no_shrink_before`` iterations are
+    #: complete; the wait doubles with each failure.
     no_shrink_from: Size | None = None
     no_shrink_before: int = 0
     failed_shrinks: int = 0
-    #: The size that it is to have again, where the cluster took containers from it, and why it did.
+    #: The size to restore after the cluster took containers, and why it took them.
     due: Size | None = None
     taken_because: str = ""
-    #: They could not be had: asked for again when so many iterations are complete, twice as many more with every time.
+    #: Replacing them failed: the next attempt waits for this many iterations; the wait doubles with each failure.
     no_return_before: int = 0
     failed_returns: int = 0
-    #: The size to start again with, where it was restarted.
+    #: The size to restart with; None if it was never restarted.
     restart_size: Size | None = None
-    #: Container -> the member in it, as far as the job has said.
+    #: Container -> the member in it, as far as the job has reported.
     members: Mapping[str, str] = field(default_factory=dict)
-    #: What it ended with, where it finished.
+    #: Final value of the metric, if it finished.
     loss: float | None = None
 
     @property
     def job_id(self) -> str:
-        """Its name."""
+        """Id of the job."""
         return self.request.job_id
 
     def count(self, role: Role) -> int:
-        """Return how many workers or servers it has, as planned."""
+        """Return the planned number of workers or servers."""
         return self.workers if role is Role.WORKER else self.servers
 
     def may_have_one_more(self, role: Role) -> bool:
-        """Return whether it may grow now: it trains, has not reached its size, and its speed is known.
+        """Return whether it may grow now: it trains, is below its maximum, and its speed is known.
 
-        Known are enough iterations to judge the next growth by, and what the latest one has brought.
+        The speed is known when the latest growth was judged and enough iterations were measured since.
         """
         judged = not self.growing and self.watched is None and self.slowed is None
         settled = judged and len(self.recent_s) == WATCHED_ITERATIONS
@@ -251,16 +250,16 @@ class Job:
 
     @property
     def may_shrink(self) -> bool:
-        """True where it may be asked to let go of containers: it could, or has gone on for a while since."""
+        """True unless a shrink failed at this size and too few iterations have completed since."""
         return self.no_shrink_from != self.size or self.iteration >= self.no_shrink_before
 
     @property
     def lacking(self) -> Size:
-        """Workers and servers that the cluster took and that it is to have again."""
+        """Workers and servers to replace, because the cluster took them."""
         workers, servers = self.due or self.size
         return max(0, workers - self.workers), max(0, servers - self.servers)
 
     @property
     def size(self) -> Size:
-        """Workers and servers, as planned."""
+        """Planned numbers of workers and servers."""
         return self.workers, self.servers

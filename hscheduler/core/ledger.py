@@ -1,14 +1,14 @@
-"""Who holds what on which node: the one owner of resource accounting.
+"""The ledger of containers by node and by job: the only place that accounts for resources.
 
-A container is *promised* when a decision needs it, *granted* when its node really has the room, *releasing* from the
-decision that takes it back until its job has let go of it, and then gone.  Two amounts of each node follow:
+A decision *promises* a container.  It is *granted* when its node has enough free resources, *releasing* from the
+decision that takes it back, and gone when its job reports the release.  Each node has two amounts:
 
-- what is really free: capacity less granted and releasing containers; a promise is granted against this;
-- what is planned to be free: capacity less promised and granted ones; decisions are made against this, so that what
-  is on its way out can be promised at once.
+- really free: capacity less granted and releasing containers.  Promises are granted against it;
+- planned to be free: capacity less promised and granted containers.  Decisions use it, so that containers that are
+  being released can be promised at once.
 
-Free resources are observed, not assumed (EPS §5.1 reads them from the resource manager): a releasing container counts
-until its job says that it is gone.
+Free resources are observed, not assumed: a releasing container counts until its job reports that it is gone.  (EPS
+§5.1 reads free resources from the resource manager.)
 
 Source: EPS §4; design section 8 (one owner of resource accounting).
 """
@@ -20,12 +20,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 
+from hscheduler.core.placement import FreeIndex, FreeSpace
 from hscheduler.core.resources import NOTHING, Container, Resources, Role
-from hscheduler.core.room import FreeIndex, Room
 
 
 class Hold(StrEnum):
-    """How a job holds a container."""
+    """State of a container that a job holds."""
 
     PROMISED = "promised"
     GRANTED = "granted"
@@ -52,9 +52,9 @@ class Ledger:
         #: Node -> promises on it, oldest first.
         self._promises: dict[str, dict[str, None]] = {}
         self._num_releasing = 0
-        #: Node -> containers that are really on it.
+        #: Node -> number of granted and releasing containers on it.
         self._num_on: dict[str, int] = {}
-        #: Job -> how many of its containers are on their way out, where some are.
+        #: Job -> number of its releasing containers, if any.
         self._releasing: dict[str, int] = {}
         self._used = NOTHING
         self._total = sum(nodes.values(), NOTHING)
@@ -63,36 +63,38 @@ class Ledger:
 
     @property
     def capacity(self) -> Mapping[str, Resources]:
-        """Node -> its size."""
+        """Node -> its capacity."""
         return self._capacity
 
     @property
     def num_releasing(self) -> int:
-        """How many containers are on their way out."""
+        """Number of releasing containers."""
         return self._num_releasing
 
     def is_releasing(self, job_id: str) -> bool:
-        """Return whether containers of a job are on their way out."""
+        """Return whether a job has releasing containers."""
         return job_id in self._releasing
 
-    def room(self) -> Room:
-        """Return a trial of placements that begins with what is planned to be free."""
-        return Room(self._planned)
+    def room(self) -> FreeSpace:
+        """Return the planned free space, for trial placements."""
+        return FreeSpace(self._planned)
 
-    def empty(self) -> Room:
-        """Return a trial of placements on nodes where nothing is."""
-        return Room(FreeIndex({node: capacity for node, capacity in self._capacity.items() if node in self._planned}))
+    def empty(self) -> FreeSpace:
+        """Return the space of an empty cluster, for trial placements."""
+        return FreeSpace(
+            FreeIndex({node: capacity for node, capacity in self._capacity.items() if node in self._planned})
+        )
 
     def container(self, container_id: str) -> Container:
         """Return a container by its id."""
         return self._containers[container_id]
 
     def hold(self, container_id: str) -> Hold | None:
-        """Return how a container is held; None if it is gone."""
+        """Return the state of a container; None if it is gone."""
         return self._holds.get(container_id)
 
     def of_job(self, job_id: str, role: Role | None = None, *holds: Hold) -> list[Container]:
-        """Return a job's containers, oldest first: of one role, and held in one of these ways, where that is said."""
+        """Return a job's containers, oldest first; filtered by role and by state if these are given."""
         mine = (self._containers[name] for name in self._by_job.get(job_id, ()))
         return [
             container
@@ -101,19 +103,19 @@ class Ledger:
         ]
 
     def all(self) -> list[Container]:
-        """Return every container that anybody holds: what is left when no job is left was leaked."""
+        """Return all held containers; those left when no job is left were leaked."""
         return list(self._containers.values())
 
     def total(self) -> Resources:
-        """Return what all nodes have."""
+        """Return the capacity of all nodes together."""
         return self._total
 
     def used(self) -> Resources:
-        """Return what is really taken, over all nodes that are there."""
+        """Return the resources of granted and releasing containers on all nodes."""
         return self._used
 
     def num_on(self, node: str) -> int:
-        """Return how many containers are really on a node."""
+        """Return the number of granted and releasing containers on a node."""
         return self._num_on.get(node, 0)
 
     # ---- changing
@@ -122,20 +124,20 @@ class Ledger:
         """Promise a container to a job."""
         name = container.container_id
         if name in self._containers:
-            raise ValueError(f"container {name} was promised before")
+            raise ValueError(f"container {name} is already promised")
         self._containers[name], self._holds[name] = container, Hold.PROMISED
         self._by_job.setdefault(container.job_id, {})[name] = None
         self._promises.setdefault(container.node, {})[name] = None
         self._plan(container.node, NOTHING - container.resources)
 
     def grant_what_fits(self, nodes: Iterable[str]) -> list[Container]:
-        """Grant promises on these nodes, oldest first, as far as there is really room; return them."""
+        """Grant promises on these nodes, oldest first, as far as resources are really free; return them."""
         granted = []
         for node in nodes:
             for name in list(self._promises.get(node, ())):
                 container = self._containers[name]
                 if not container.resources.fits_into(self._real[node]):
-                    # The oldest first: a smaller one behind it would keep it waiting.
+                    # A smaller promise behind it must not starve the oldest one.
                     break
                 self._unpromise(container)
                 self._holds[name] = Hold.GRANTED
@@ -146,9 +148,9 @@ class Ledger:
         return granted
 
     def take_back(self, container_id: str) -> Hold:
-        """Take a container from its job; return how it was held.
+        """Take a container from its job; return its former state.
 
-        A promise is gone at once.  What was granted is *releasing* until :meth:`gone`.
+        A promise is removed at once.  A granted container is *releasing* until :meth:`gone`.
         """
         container, before = self._containers[container_id], self._holds[container_id]
         if before is Hold.PROMISED:
@@ -160,7 +162,7 @@ class Ledger:
         return before
 
     def keep(self, container_id: str) -> None:
-        """Leave a container with its job after all: it could not be released."""
+        """Return a releasing container to its job, which could not release it."""
         if self._holds.get(container_id) is Hold.RELEASING:
             container = self._containers[container_id]
             self._holds[container_id] = Hold.GRANTED
@@ -168,13 +170,13 @@ class Ledger:
             self._plan(container.node, NOTHING - container.resources)
 
     def gone(self, container_id: str) -> None:
-        """Note that a container is gone, for whatever reason; harmless when repeated."""
+        """Remove a container that is gone.  Idempotent."""
         container = self._containers.get(container_id)
         if container is not None:
             self._remove(container)
 
     def set_node(self, node: str, capacity: Resources) -> None:
-        """Note that a node has come, or has another size."""
+        """Add a node, or change its capacity."""
         before = self._capacity.get(node, NOTHING)
         self._capacity[node] = capacity
         more = capacity - before
@@ -188,27 +190,27 @@ class Ledger:
         return sum((c.resources for c in there if self._holds[c.container_id] is Hold.RELEASING), NOTHING)
 
     def in_use(self) -> list[str]:
-        """Return the nodes that are counted with: all but those that were retired."""
+        """Return all nodes except retired ones."""
         return list(self._planned)
 
     def retire(self, node: str) -> None:
-        """Count with a node no more, as one place less in a cluster that places containers itself.
+        """Retire a node: a cluster that places containers itself has one slot less.
 
-        Nothing is promised there, and it is as large as what is held on it, until that is gone or :meth:`settle` finds
-        room elsewhere: which container is on which machine only the cluster knows.
+        The capacity of a retired node shrinks to its held containers.  It disappears when these are gone, or when
+        :meth:`settle` moves them to other slots.  Only the cluster knows which container is on which machine.
 
         Raises
         ------
         ValueError
-            Something is promised there.
+            A container is promised on the node.
         """
         if node in self._promises:
-            raise ValueError(f"node {node} cannot be retired: something is promised there")
+            raise ValueError(f"node {node} cannot be retired: containers are promised on it")
         self._planned.drop(node)
         self._cut(node)
 
     def settle(self) -> None:
-        """Count what is held on retired nodes on others, as far as there is really room; promises come after it."""
+        """Move containers from retired nodes to others with enough free resources, before promises are granted."""
         if len(self._capacity) == len(self._planned):
             return
         for old in [node for node in self._capacity if node not in self._planned]:
@@ -219,7 +221,7 @@ class Ledger:
 
     def _home_for(self, need: Resources) -> str | None:
         nodes = [node for node in self._planned if need.fits_into(self._real[node])]
-        # Rather where nobody was promised it.
+        # Prefer a node where no promise needs the space.
         return next((node for node in nodes if need.fits_into(self._planned[node])), nodes[0] if nodes else None)
 
     def _move(self, container: Container, node: str) -> None:
@@ -234,7 +236,7 @@ class Ledger:
         self._cut(old)
 
     def _cut(self, node: str) -> None:
-        """Have a retired node no larger than what is held on it; it is gone where that is nothing."""
+        """Shrink a retired node to its held containers; remove it when there are none."""
         free = self._real[node]
         self._capacity[node] = self._capacity[node] - free
         self._total = self._total - free
@@ -243,11 +245,11 @@ class Ledger:
             self.drop_node(node)
 
     def containers_on(self, node: str) -> list[Container]:
-        """Return what is held on a node."""
+        """Return the containers on a node, promised ones included."""
         return [container for container in self._containers.values() if container.node == node]
 
     def drop_node(self, node: str) -> None:
-        """Note that a node is gone; nothing is held on it any more."""
+        """Remove a node with all containers on it."""
         for container in self.containers_on(node):
             self._remove(container)
         self._total = self._total - self._capacity.pop(node, NOTHING)
@@ -256,7 +258,7 @@ class Ledger:
         self._planned.drop(node)
 
     def overdrawn(self) -> list[str]:
-        """Return the nodes on which more is promised than will be free: something there was not let go of."""
+        """Return the nodes on which more is promised than will be free, since a release failed there."""
         short = (nodes for free, nodes in self._planned.buckets() if free.vcores < 0 or free.memory_mb < 0)
         return [node for nodes in short for node in nodes]
 
@@ -305,7 +307,7 @@ class Ledger:
             self._plan(container.node, container.resources)
 
     def check(self) -> None:
-        """Raise AssertionError unless the books agree with each other and no node holds more than it has."""
+        """Raise AssertionError if the totals are inconsistent or a node holds more than its capacity."""
         for node, capacity in self._capacity.items():
             real = planned = NOTHING
             for container in self._containers.values():
@@ -319,7 +321,7 @@ class Ledger:
             if node in self._planned:
                 assert self._planned[node] == capacity - planned, (node, self._planned[node], capacity, planned)
             else:
-                assert real == capacity and there, f"{node} was retired with {capacity}, and holds {real}"
+                assert real == capacity and there, f"retired node {node} has capacity {capacity}, but holds {real}"
             assert real.fits_into(capacity), f"{node} holds {real} of {capacity}"
         used = [capacity - self._real[node] for node, capacity in self._capacity.items()]
         assert self._used == sum(used, NOTHING), (self._used, used)

@@ -1,8 +1,8 @@
-"""Which orders a job was given and has not answered yet: what a scheduler that was started again gives once more.
+"""Orders that jobs have not answered yet; a restarted scheduler sends them again.
 
-Orders are numbered as they are given, so that an order that is given twice can be known as one.
+Each order has a number, so that a job recognises an order that it gets twice.
 
-Source: style section 16 (events in, commands out; whatever is repeated has an identity).
+Source: style section 16 (events in, commands out; what is repeated has an identity).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Outstanding:
 
     def __init__(self) -> None:
         self.given = 0
-        #: A checksum of all of them: others, though as many, have another one.
+        #: Checksum of all orders so far: tells different sequences of the same length apart.
         self.checksum = 0
         self._orders: dict[str, list[Numbered]] = {}
-        #: Jobs that have been started and have not ended.
+        #: Jobs that have started and have not ended.
         self._there: set[str] = set()
-        #: Job -> container that it is to release -> the number of that order.
+        #: Job -> container to release -> number of the order.
         self._to_release: dict[str, dict[str, int]] = {}
 
     def take(self, event: e.Event, commands: Sequence[e.Command]) -> list[Numbered]:
-        """Take what an event answered, and the commands that it brought; return the orders among them."""
+        """Drop the orders that an event answers, and add those among its commands; return the new ones."""
         self._answered(event)
         new = []
         for command in commands:
@@ -45,15 +45,15 @@ class Outstanding:
         return new
 
     def of(self, job_id: str) -> list[Numbered]:
-        """Return the orders that a job has not answered, oldest first."""
+        """Return the unanswered orders of a job, oldest first."""
         return list(self._orders.get(job_id, ()))
 
     def there(self) -> list[str]:
-        """Return the jobs that may have processes, or are about to: those with a start that has not ended."""
+        """Return the jobs that may have processes: they have started, or have unanswered orders."""
         return sorted(self._there | {job_id for job_id, orders in self._orders.items() if orders})
 
     def has_started(self, job_id: str) -> bool:
-        """Return whether a job has said that it started, and not that it ended since."""
+        """Return whether a job has reported its start and not its end."""
         return job_id in self._there
 
     def _answered(self, event: e.Event) -> None:
@@ -64,7 +64,7 @@ class Outstanding:
             case e.GrowthDone(job_id) | e.GrowthFailed(job_id, _, _):
                 self._drop(job_id, e.GrowJob)
             case e.ContainersGone(job_id, containers) | e.ShrinkFailed(job_id, containers, _):
-                # A shrink is answered container by container.
+                # A job answers a shrink container by container.
                 left = self._to_release.get(job_id, {})
                 for container_id in containers:
                     number = left.pop(container_id, None)
@@ -76,7 +76,7 @@ class Outstanding:
                 self._to_release.pop(job_id, None)
 
     def _drop(self, job_id: str, kind: type[e.Order]) -> None:
-        """Drop the first order of a kind: a job answers in the order in which it was told."""
+        """Drop the first order of a kind: a job answers orders in the order in which it got them."""
         orders = self._orders.get(job_id, [])
         for at, (_, order) in enumerate(orders):
             if isinstance(order, kind):
@@ -85,5 +85,5 @@ class Outstanding:
 
 
 def _told(order: e.Order) -> bytes:
-    """Return what an order is; why it is given may be said in other words."""
+    """Return the content of an order for the checksum, without the wording of its reason."""
     return repr(replace(order, why="") if isinstance(order, e.EndJob) else order).encode()

@@ -1,7 +1,7 @@
 """Amounts of processors and memory, and the containers that hold them.  Imports nothing of ours.
 
-Source: EPS §6 (a worker or server has one vCPU and 4 GB; the master of a job takes a container too, or the threshold
-would not be 11: 36 nodes of 4 vCPU hold 144 / (8 + 4 + 1) = 11 jobs).
+Source: EPS §6 (a worker or server has one vCPU and 4 GB).  A job master takes a container, too: only then is the
+threshold 11, since 36 nodes of 4 vCPU hold 144 / (8 + 4 + 1) = 11 jobs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What runs in a container."""
+    """Role of the process in a container."""
 
     MASTER = "master"
     WORKER = "worker"
@@ -32,11 +32,11 @@ class Resources:
         return Resources(self.vcores - other.vcores, self.memory_mb - other.memory_mb)
 
     def fits_into(self, room: Resources) -> bool:
-        """Return whether as much is there."""
+        """Return whether ``room`` has at least these amounts."""
         return self.vcores <= room.vcores and self.memory_mb <= room.memory_mb
 
     def at_most(self, memory_mb: int) -> Resources:
-        """Return the same with no more memory than that (MiB)."""
+        """Return the same resources with the memory capped at ``memory_mb`` (MiB)."""
         return Resources(self.vcores, min(memory_mb, self.memory_mb))
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ NOTHING = Resources(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A place on a node that is promised to a job, or granted to it."""
+    """A container on a node, promised or granted to a job."""
 
     container_id: str
     job_id: str

@@ -1,7 +1,6 @@
-"""H-scheduler's state: the queue, the jobs, their containers; asks the policy after every event and says what to do.
+"""H-scheduler's state machine: takes an event, calls the policy, and returns commands.
 
-Events in, commands out; knows no clock, no process and no socket.  The service drives it live, the simulator in
-virtual time, tests by hand.
+It uses no clock, no process and no socket.  The service drives it live, the simulator in virtual time.
 
 Source: EPS §4, §6; design section 8.
 """
@@ -12,20 +11,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hscheduler.core import events as e
-from hscheduler.core import returning, watch
+from hscheduler.core import replacements, watch
 from hscheduler.core.decisions import Action, Decision, Grow, Kill, Place, Restart, Shrink, Start, View, needs_of
 from hscheduler.core.jobs import WATCHED_ITERATIONS, Job, JobRequest, Phase
 from hscheduler.core.ledger import Hold
-from hscheduler.core.pending import Pending
+from hscheduler.core.pending_containers import Pending
 from hscheduler.core.resources import Container, Role
-from hscheduler.core.seen import Seen
+from hscheduler.core.scheduler_view import SchedulerView
 from hscheduler.core.words import counted, words_of
 
-#: Plans of one event, before it is an error: a policy that never ends.
+#: More plans after one event are an error: the policy does not terminate.
 MOST_PLANS = 100_000
-#: The highest threshold that is found by counting how many jobs fit.
+#: Upper limit of the default threshold, which counts how many jobs fit.
 MOST_JOBS = 100_000
-#: What the cluster took and does not give is asked for less often with every time, up to this.
+#: The wait between attempts to replace lost containers doubles at most this often.
 MOST_DOUBLINGS = 5
 
 
@@ -33,8 +32,8 @@ def _nothing(view: View) -> Decision:
     return Decision()
 
 
-class Scheduler(Seen):
-    """The state of H-scheduler; also the view that policies have of it.
+class Scheduler(SchedulerView):
+    """The state machine of H-scheduler.
 
     Parameters
     ----------
@@ -42,26 +41,27 @@ class Scheduler(Seen):
         Name -> capacity.
     policy : Policy
     seed : int
-        Of policies that draw lots.
+        Seed of randomised policies.
     threshold : int, optional
-        Jobs in the training phase, of sweeps that do not say; by default as many as fit the cluster as they ask.
+        Most jobs in the training phase, for sweeps without their own; by default as many as fit the cluster at their
+        requested size.
     """
 
     # ---- events
 
     def step(self, event: e.Event) -> list[e.Command]:
-        """Take an event; return what is to be done.
+        """Process an event; return the commands that follow.
 
         Raises
         ------
         ValueError
-            The event names a job or a container that was never there, or a job id is used again.
+            The event names an unknown job, or a submitted job id is already in use.
         """
         self._commands = []
         self._is_told = False
         self._take(event)
         if isinstance(event, e.Iterated) and not self._is_told and not self._slowed:
-            # The most frequent one: nothing came or went, and nobody has become able to grow or to shrink.
+            # Fast path for the most frequent event: nothing changed that a decision could depend on.
             return self._commands
         self._mend()
         self._grant()
@@ -75,16 +75,16 @@ class Scheduler(Seen):
             self._carry_out(decision)
             self._grant()
         else:
-            raise RuntimeError(f"the policy made {MOST_PLANS} plans without an end; the last: {decision.sentence}")
+            raise RuntimeError(f"the policy made {MOST_PLANS} plans and did not stop; the last: {decision.sentence}")
         return self._commands
 
     def rest(self) -> None:
-        """Plan no more: all jobs are about to end, and nobody takes their place."""
+        """Stop planning: all jobs are about to end, and none will replace them."""
         self._policy = _nothing
         self._jobs_short().clear()
 
     def is_idle_news(self, news: e.Iterated) -> bool:
-        """Return whether nothing is, or will be, decided by news of a job but what later news of it tell too."""
+        """Return whether a progress report can be skipped: no decision depends on it before the next report."""
         job = self.jobs.get(news.job_id)
         known = job is not None and job.iteration > 0 and not watch.is_telling(job, news.iteration)
         return known and not self._slowed
@@ -97,7 +97,7 @@ class Scheduler(Seen):
                     self._training.set_threshold(sweep, threshold)
                     self._default_thresholds.pop(sweep, None)
             case e.SweepClosed():
-                pass  # Who submits its jobs has to know.
+                pass  # Only the submitter of its jobs reacts to it.
             case e.JobSubmitted(request):
                 self._submit(request)
             case e.JobRefused(job_id, _, why):
@@ -115,7 +115,7 @@ class Scheduler(Seen):
 
     def _take_of_job(self, event: e.JobEvent, job: Job) -> None:
         if job.phase.ended:
-            # It crossed with the news of the end.
+            # The event crossed with the job's end.
             return
         self._touched[job.number] = job
         match event:
@@ -136,10 +136,10 @@ class Scheduler(Seen):
             case e.GrowthFailed(_, containers, why, members):
                 job.growing, job.watched, job.members = False, None, dict(members) or job.members
                 self._note(job, why)
-                # For a shrink, that is: it might have gone well.
+                # A shrink aborted the growth, which might have succeeded.
                 was_aborted = self.ledger.is_releasing(job.job_id)
                 self._lose(containers)
-                # Not again and again: until something about the job or the cluster has changed.
+                # Do not retry until the job's size or the cluster has changed.
                 job.no_growth_from = job.no_growth_from if was_aborted else job.size
                 if any(job.lacking):
                     wait = WATCHED_ITERATIONS << min(job.failed_returns, MOST_DOUBLINGS)
@@ -154,7 +154,7 @@ class Scheduler(Seen):
                     if self.ledger.hold(name) is Hold.RELEASING:
                         self.ledger.keep(name)
                         self._count(job, self.ledger.container(name).role, 1)
-                # Others may be able to: it is not asked again and again.
+                # Other jobs may be able to shrink: back off before this one is asked again.
                 job.no_shrink_from = job.size
                 job.no_shrink_before = job.iteration + (WATCHED_ITERATIONS << job.failed_shrinks)
                 job.failed_shrinks += 1
@@ -164,14 +164,14 @@ class Scheduler(Seen):
                 self._end(job, why)
             case e.JobEnded(_, phase, why, feedback, loss):
                 job.loss = loss
-                # Nobody has to go for one that has ended: it does not enter the training phase.
+                # It has ended, so it does not enter the training phase and displaces no other job.
                 job.feedback = feedback if job.feedback is None else job.feedback
                 self._ended(job, phase, why)
 
     def _note_taken(self, job: Job, names: Sequence[str], why: str) -> None:
-        """Note what the cluster takes from a job: it is to be as large again, but not larger than it asked to be.
+        """Record containers that the cluster took: the job is restored to its size, at most to its requested size.
 
-        What it was to release anyway is not missed.
+        Containers that it was releasing anyway are not replaced.
         """
         mine = [self.ledger.container(name) for name in names if self.ledger.hold(name) is Hold.GRANTED]
         if not mine or not (job.phase.runs or job.phase is Phase.STARTING):
@@ -184,31 +184,31 @@ class Scheduler(Seen):
         self._explain(f"{job.job_id} loses {words_of(c.role for c in mine)}: {why}", (job.job_id,))
 
     def _jobs_short(self) -> dict[int, Job]:
-        """Return the jobs that may lack what the cluster took."""
+        """Return the jobs that may have containers to replace."""
         if self._short is None:
             self._short = {number: job for number, job in sorted(self._by_number.items()) if job.due is not None}
         return self._short
 
     def _return(self) -> Decision:
-        """Return the plan that gives jobs back what the cluster took, as far as that may be."""
+        """Return the plan that replaces containers that the cluster took."""
         due = []
         for number, job in sorted(self._jobs_short().items()):
             if job.phase.ended or not (job.growing or any(job.lacking)):
                 job.due = None
                 del self._jobs_short()[number]
-            elif returning.may_return(job, bool(self._queue) and needs_of(self._policy).takes):
+            elif replacements.may_replace(job, bool(self._queue) and needs_of(self._policy).takes):
                 due.append(job)
-        return returning.give_back(self, due) if due else Decision()
+        return replacements.replace_lost(self, due) if due else Decision()
 
     @staticmethod
     def _note(job: Job, why: str) -> None:
-        """Note what went wrong with a job; of one that ends, why it ends is what counts."""
+        """Record a problem of a running job; one that is ending keeps the reason of its end."""
         if job.phase.runs:
             job.why = why
 
     def _submit(self, request: JobRequest) -> None:
         if request.job_id in self.jobs:
-            raise ValueError(f"there has been a job {request.job_id}")
+            raise ValueError(f"job id {request.job_id} is already in use")
         job = Job(request, self._arrived)
         self._arrived += 1
         self.jobs[request.job_id] = self._by_number[job.number] = job
@@ -232,14 +232,14 @@ class Scheduler(Seen):
         return self._fits[shape]
 
     def _fitting(self, request: JobRequest, most: int) -> int:
-        """Return how many such jobs fit an empty cluster, with their masters; at most so many are looked for.
+        """Return how many such jobs fit an empty cluster, masters included; counts up to ``most``.
 
-        Source: EPS §6 (the threshold is 11 because of what jobs ask for and what the cluster has).
+        Source: EPS §6 (the threshold of 11 follows from the size of the jobs and of the cluster).
         """
         return self.ledger.empty().take_often(request.needs(), most)
 
     def _cluster_changed(self) -> None:
-        """Forget what was found out about the cluster as it was."""
+        """Drop conclusions that depend on the cluster's size; end queued jobs that no longer fit."""
         self._fits.clear()
         for job in self._running.values():
             job.no_growth_from = job.no_shrink_from = None
@@ -251,10 +251,10 @@ class Scheduler(Seen):
             asked = job.request.workers, job.request.servers
             fitting = [size for size in (job.restart_size or asked, asked) if self._fits_at_all(job.request, *size)]
             if not fitting:
-                # It would let everybody behind it wait for ever.
+                # It would block the queue for ever.
                 self._end(job, "it asks for more than what is left of the cluster holds", Phase.FAILED)
             elif job.restart_size is not None:
-                # Where what it has grown to does not fit any more, what it asked for may.
+                # Its restart size may no longer fit, while its requested size does.
                 job.restart_size = fitting[0]
 
     def _lose_node(self, node: str) -> None:
@@ -268,7 +268,7 @@ class Scheduler(Seen):
         self._cluster_changed()
 
     def _retire(self, node: str, why: str) -> None:
-        """Count with a node no more; whoever was promised something there is promised it elsewhere."""
+        """Retire a node; revoke pending promises on it, so that they are planned again."""
         if node not in self.ledger.in_use():
             return
         self._explain(f"{why}: the cluster has {counted(len(self.ledger.in_use()) - 1, 'node')} left", ())
@@ -279,7 +279,7 @@ class Scheduler(Seen):
         self._cluster_changed()
 
     def forget(self, job_id: str) -> None:
-        """Forget a job that has ended; nothing is decided by it any more.  Its id is not to be used again."""
+        """Drop the record of an ended job.  Its id must not be used again."""
         job = self.jobs.pop(job_id)
         assert job.phase.ended, f"{job_id} is {job.phase}"
         del self._by_number[job.number]
@@ -291,7 +291,7 @@ class Scheduler(Seen):
     # ---- phases
 
     def _enter(self, job: Job, phase: Phase) -> None:
-        """Let a job change its phase; keep what is found by phase true."""
+        """Change the phase of a job and update the tables by phase."""
         if job.phase is Phase.TRAINING:
             self._training.leave(job)
             for counts in self._by_count.values():
@@ -312,7 +312,7 @@ class Scheduler(Seen):
         self._enter(job, Phase.EARLY_FEEDBACK if job.feedback is None else Phase.TRAINING)
 
     def _end(self, job: Job, why: str, phase: Phase = Phase.KILLED) -> None:
-        """End a job for good; its containers are on their way out, where it has any."""
+        """End a job without restart; its containers are released."""
         self._unqueue(job)
         if not self._give_all_back(job):
             self._over(job, phase, why)
@@ -322,7 +322,7 @@ class Scheduler(Seen):
             self._commands.append(e.EndJob(job.job_id, False, why))
 
     def _give_all_back(self, job: Job) -> bool:
-        """Take all containers of a job back; return whether there are any that it uses, until it has ended."""
+        """Take back all containers of a job; return whether it still uses some, which it releases when it ends."""
         pending = self._pending.pop(job.job_id, None)
         unused = set() if pending is None else {container.container_id for container in pending.containers}
         for container in self.ledger.of_job(job.job_id):
@@ -346,12 +346,12 @@ class Scheduler(Seen):
             if container.container_id not in new:
                 self._lose([container.container_id])
         if again:
-            # It may have been promised its containers already.
+            # Its new containers may be promised already; then it is not queued.
             self._enter(job, Phase.QUEUED if job in self._queue else Phase.STARTING)
             return
         self._unqueue(job)
         self._pending.pop(job.job_id, None)
-        # One that finished may have been told to end, for another reason, when it had nothing left to do.
+        # A job that finished may have an older reason from an order to end; it does not apply.
         self._over(job, phase, "" if phase is Phase.FINISHED else why or job.why)
 
     def _over(self, job: Job, phase: Phase, why: str) -> None:
@@ -372,7 +372,7 @@ class Scheduler(Seen):
             job.workers += more
         else:
             job.servers += more
-        # They were of another size.
+        # They were measured at another size.
         job.recent_s.clear()
         self._touched[job.number] = job
         if job.phase is Phase.TRAINING:
@@ -397,7 +397,7 @@ class Scheduler(Seen):
         return held
 
     def _lose(self, names: Sequence[str]) -> None:
-        """Note that containers are gone, whoever let go of them."""
+        """Remove containers that are gone, released or lost."""
         for name in names:
             hold = self.ledger.hold(name)
             if hold is None:
@@ -414,7 +414,7 @@ class Scheduler(Seen):
                 self._revoke(job)
 
     def _grant(self) -> None:
-        """Grant promises where there is room now; use those that are complete."""
+        """Grant promises that fit now; start or grow the jobs whose promises are complete."""
         nodes, self._look_at = self._look_at, {}
         for container in self.ledger.grant_what_fits(nodes):
             pending = self._pending[container.job_id]
@@ -425,7 +425,7 @@ class Scheduler(Seen):
         for job_id in sorted(self._complete, key=lambda name: self._pending[name].number):
             job, pending = self.jobs[job_id], self._pending[job_id]
             if pending.missing or job.phase is Phase.RESTARTING:
-                # It was promised something else since; or its first part has not ended.
+                # It has newer promises, or has not stopped for its restart yet.
                 continue
             del self._pending[job_id], self._complete[job_id]
             if pending.starts:
@@ -435,10 +435,7 @@ class Scheduler(Seen):
                 self._commands.append(e.GrowJob(job_id, tuple(pending.containers)))
 
     def _mend(self) -> None:
-        """Find other places for promises that nothing will become free for: somebody kept what was promised on.
-
-        Also for what is counted on nodes that are none any more.
-        """
+        """Move containers off retired nodes, and revoke promises that cannot be granted since a release failed."""
         self.ledger.settle()
         for node in self.ledger.overdrawn():
             for container in reversed(self.ledger.promised_on(node)):
@@ -448,7 +445,7 @@ class Scheduler(Seen):
                     self._revoke(self.jobs[container.job_id])
 
     def _revoke(self, job: Job) -> None:
-        """Take back what a job was promised and has not used; a start is planned again, from the head of the queue."""
+        """Take back the pending containers of a job; a job that was to start returns to the head of the queue."""
         self._touched[job.number] = job
         pending = self._pending.pop(job.job_id)
         for container in pending.containers:
@@ -517,7 +514,7 @@ class Scheduler(Seen):
     def _shrink(self, job: Job, names: Sequence[str]) -> None:
         pending = self._pending.get(job.job_id)
         if pending is not None:
-            # A growth that was not begun: what is left of it is not begun either.
+            # Cancel a growth that has not begun.
             self._revoke(job)
         told = []
         for name in names:
@@ -533,8 +530,7 @@ class Scheduler(Seen):
         self._slowed.pop(job.number, None)
 
     def _watch(self, job: Job, durations_s: Sequence[float]) -> None:
-        # While it changes they are of a size that it will not have; of a part that ends, before a restart, late news
-        # may come.
+        # During a change the durations belong to a temporary size.  Late reports may come before a restart.
         if job.growing or self.ledger.is_releasing(job.job_id) or not job.phase.runs:
             return
         self._is_told |= watch.take(job, durations_s)
@@ -544,5 +540,5 @@ class Scheduler(Seen):
     def _job(self, job_id: str) -> Job:
         job = self.jobs.get(job_id)
         if job is None:
-            raise ValueError(f"there is no job {job_id}")
+            raise ValueError(f"unknown job {job_id}")
         return job

@@ -1,4 +1,4 @@
-"""A series that never holds more than so many of its points, however long it grows."""
+"""A series that keeps a bounded number of its points."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _T = TypeVar("_T")
 
 
 class Thinned(Generic[_T]):
-    """Every n-th of the points that were added, and the last; n doubles whenever there would be too many.
+    """Keeps every n-th added point and the last one; n doubles when there would be too many.
 
     Parameters
     ----------
     most : int
-        So many points are kept at most, the last included; at least 2.
+        Most points kept, the last one included; at least 2.
     """
 
     __slots__ = ("_added", "_kept", "_last", "_most", "_stride")
@@ -38,14 +38,14 @@ class Thinned(Generic[_T]):
         self._last = point
 
     def copy(self) -> Thinned[_T]:
-        """Return a series with these points, which may grow by itself."""
+        """Return an independent copy."""
         other: Thinned[_T] = Thinned(self._most)
         other._stride, other._added = self._stride, self._added
         other._kept, other._last = list(self._kept), self._last
         return other
 
     def mapped(self, function: Callable[[_T], _T]) -> Thinned[_T]:
-        """Return a series of what a function makes of the points."""
+        """Return a series with ``function`` applied to each point."""
         other = self.copy()
         other._kept = [function(point) for point in self._kept]
         other._last = None if self._last is None else function(self._last)
@@ -59,11 +59,11 @@ class Thinned(Generic[_T]):
 
     @property
     def last(self) -> _T | None:
-        """The last point; None where there is none."""
+        """The last point; None if the series is empty."""
         return self._last
 
     def points(self) -> list[_T]:
-        """Return the points that are kept, the last among them."""
+        """Return the kept points, including the last one."""
         if self._last is None or (self._added - 1) % self._stride == 0:
             return list(self._kept)
         return [*self._kept, self._last]

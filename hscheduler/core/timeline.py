@@ -1,4 +1,4 @@
-"""What happened in a sweep, kept as it happens: the source of reports and pictures, live and simulated alike.
+"""The history of a sweep, recorded event by event: the source of reports and pages, live and simulated.
 
 Times are seconds since the sweep began.
 """
@@ -19,9 +19,9 @@ from hscheduler.core.thinned import Thinned
 CURVE_POINTS = 200
 #: Points of the cluster's history.
 CLUSTER_POINTS = 400
-#: Nodes of a cluster whose containers are kept node by node.
+#: Containers are recorded by node only in clusters with at most this many nodes.
 MOST_NODES = 64
-#: Numbers of jobs and decisions that are kept of a past that is forgotten.
+#: Entries of the history of job numbers and of decisions that :meth:`Timeline.forget` keeps.
 LATEST_NUMBERS = 2_000
 LATEST_DECISIONS = 500
 
@@ -49,18 +49,18 @@ class TrialRecord:
     why: str = ""
     #: (time, workers, servers) whenever that changed.
     sizes: list[tuple[float, int, int]] = field(default_factory=list)
-    #: Seconds that it did not compute because of changes of its size, restarts included.
+    #: Seconds for which changes of its size paused it, restarts included.
     resize_pause_s: float = 0.0
     restarts: int = 0
     #: (time, iterations complete, loss), thinned.
     curve: Thinned[tuple[float, int, float]] = field(default_factory=_curve)
-    #: Changes of its size while it ran that have come about.
+    #: Completed changes of its size while it ran.
     resizes: int = 0
-    #: Iterations complete, and when that was seen; not compared, nor what follows: a scheduler that was started again
-    #: has missed news by which nothing was decided.
+    #: Completed iterations, and when they were reported.  These and ``speeds`` are not compared: a restarted scheduler
+    #: has missed reports that led to no decision.
     iteration: int = field(default=0, compare=False)
     last_iteration_s: float | None = field(default=None, compare=False)
-    #: Size -> iterations whose time was measured while it had that and did not change, and their seconds.
+    #: Size -> (number, total seconds) of the iterations measured at that size outside of changes.
     speeds: dict[Size, tuple[int, float]] = field(default_factory=dict, compare=False)
 
     @property
@@ -88,17 +88,16 @@ class DecisionRecord:
 
 
 class Timeline:
-    """What has happened to a scheduler, taken event by event."""
+    """The history of a scheduler, recorded event by event."""
 
     def __init__(self) -> None:
         self.trials: dict[str, TrialRecord] = {}
         self.decisions: list[DecisionRecord] = []
-        #: (time, running, queued jobs) whenever that changed.
+        #: (time, running jobs, queued jobs) at each change.
         self.numbers: list[tuple[float, int, int]] = []
-        #: Nodes in the order in which they came, of a cluster of few.
+        #: Nodes in the order in which they joined; only in clusters of at most :data:`MOST_NODES`.
         self.nodes: dict[str, None] = {}
-        #: Time, vcores that containers have of all there are, and the containers on each of :attr:`nodes`; whenever a
-        #: container came or went, thinned.
+        #: (time, share of vcores held by containers, containers on each of :attr:`nodes`) at each change, thinned.
         self.cluster: Thinned[tuple[float, float, tuple[int, ...]]] = Thinned(CLUSTER_POINTS)
         self.end_s = 0.0
         self._busy_vcore_s = 0.0
@@ -107,7 +106,7 @@ class Timeline:
         self._over = 0
 
     def take(self, now_s: float, event: e.Event, commands: Sequence[e.Command], scheduler: Scheduler) -> None:
-        """Take what one event has brought; ``scheduler`` is as it was left by it."""
+        """Record an event and its commands; ``scheduler`` is in the state after the event."""
         self._pass_time(now_s, scheduler)
         match event:
             case e.JobSubmitted(request):
@@ -125,16 +124,16 @@ class Timeline:
             self._look_at_cluster(now_s, scheduler)
 
     def paused(self, job_id: str, seconds: float) -> None:
-        """Note that a job stood still because its size was changed."""
+        """Record that a change of its size paused a job."""
         self.trials[job_id].resize_pause_s += seconds
 
     def snapshot(self, sweep: str = "") -> Timeline:
-        """Return what is known now, for another thread than the one that goes on with it.
+        """Return a copy of the history so far, for use on another thread.
 
         Parameters
         ----------
         sweep : str
-            Whose trials it has; empty: all.
+            Copy only the trials of this sweep; empty: all.
         """
         other = copy(self)
         other.trials = {
@@ -147,7 +146,7 @@ class Timeline:
         return other
 
     def forget(self, jobs: Collection[str], scheduler: Scheduler) -> None:
-        """Forget jobs that are over, which ``scheduler`` knows yet, and all but the latest numbers and decisions."""
+        """Drop ended jobs, and all but the latest numbers and decisions.  Call it before ``scheduler`` drops them."""
         for job_id in jobs:
             del self.trials[job_id]
             self._over -= job_id in scheduler.jobs
@@ -155,7 +154,7 @@ class Timeline:
         del self.decisions[:-LATEST_DECISIONS]
 
     def utilisation(self) -> float:
-        """Return the share of the cluster's processors that containers held, over the whole time."""
+        """Return the share of the cluster's processors that containers held, averaged over time."""
         return self._busy_vcore_s / self._vcore_s if self._vcore_s else 0.0
 
     def _pass_time(self, now_s: float, scheduler: Scheduler) -> None:
@@ -177,7 +176,7 @@ class Timeline:
                     trial.first_iteration_s = now_s
                 trial.iteration, trial.last_iteration_s = max(trial.iteration, iteration), now_s
                 changes = job.growing or scheduler.ledger.is_releasing(job_id)
-                # It is over before anybody has seen it run.
+                # It ended before its start was reported.
                 unseen = job.phase is Phase.STARTING
                 if unseen:
                     self._note_size(now_s, trial, job)
@@ -185,7 +184,7 @@ class Timeline:
                     number, seconds = trial.speeds.get(job.size, (0, 0.0))
                     trial.speeds[job.size] = number + len(durations_s), seconds + sum(durations_s)
                 for ago_s, of, loss in losses:
-                    # Of a job that is looked at anew some are told once more.
+                    # After a reconnect a job may report some losses twice.
                     if trial.curve.last is None or of > trial.curve.last[1]:
                         trial.curve.add((max(trial.arrived_s, now_s - ago_s), of, loss))
             case e.FeedbackGiven(_, value):
@@ -216,7 +215,7 @@ class Timeline:
             case e.JobOver(job_id, phase, why):
                 trial = self.trials[job_id]
                 trial.phase, trial.finished_s, trial.why = phase, now_s, why
-                # One that was refused was never among the scheduler's.
+                # The scheduler has no record of a rejected job.
                 self._over += job_id in scheduler.jobs
             case e.Explain(_, sentence, jobs, actions):
                 self.decisions.append(DecisionRecord(now_s, sentence, jobs, actions))

@@ -1,6 +1,6 @@
-"""How fast a job is, before and after it grows: an addition that makes it slower is taken back.
+"""Measure the speed of a job before and after it grows; a growth that makes it slower is undone.
 
-Source: EPS §4.2; the rule is ours: the medians of ten iterations on either side, 5 % longer.
+Source: EPS §4.2.  Our rule: slower means that the median of ten iterations is more than 5 % longer than before.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from hscheduler.core.jobs import SLOWER, WATCHED_ITERATIONS, Job, Phase, Size
 
 
 def baseline(job: Job) -> tuple[Size, float] | None:
-    """Return a job's size and the median of its latest iterations in seconds; None where too few of them are known."""
+    """Return a job's size and the median of its latest iterations in seconds; None if too few were measured."""
     return (job.size, median(job.recent_s)) if len(job.recent_s) == WATCHED_ITERATIONS else None
 
 
 def take(job: Job, durations_s: Sequence[float]) -> bool:
-    """Take what the latest iterations of a job took that has its size and is not about to change it.
+    """Add the durations of a job's latest iterations; its size must not be changing.
 
     Returns
     -------
     bool
-        Whether anything may be decided by it: the growth that was watched is judged, or the next one can be.
+        Whether a decision may follow: the latest growth was judged, or the speed became known.
     """
     known = len(job.recent_s)
     for duration_s in durations_s:
@@ -33,7 +33,7 @@ def take(job: Job, durations_s: Sequence[float]) -> bool:
         del job.recent_s[:-WATCHED_ITERATIONS]
     elif len(job.recent_s) == WATCHED_ITERATIONS:
         before, before_s = job.watched
-        # Of iterations that took no time it cannot be told how much longer they are.
+        # With a median of zero seconds before, the factor is undefined.
         factor = median(job.recent_s) / before_s if before_s else 1.0
         job.watched = None
         if factor > 1 + SLOWER and job.phase is Phase.TRAINING:
@@ -42,14 +42,14 @@ def take(job: Job, durations_s: Sequence[float]) -> bool:
 
 
 def is_telling(job: Job, iteration: int) -> bool:
-    """Return whether news of a job that has completed so many iterations may lead to a decision.
+    """Return whether a report that this many iterations are complete may lead to a decision.
 
-    They tell how it has grown, or that it may, or that it may be asked once more to shrink or to have back what it had.
+    It may judge the latest growth, allow the next one, or end the wait after a failed shrink or replacement.
     """
     awaited = job.watched is not None or (job.phase is Phase.TRAINING and len(job.recent_s) < WATCHED_ITERATIONS)
     return awaited or waited_for(job, iteration)
 
 
 def waited_for(job: Job, iteration: int) -> bool:
-    """Return whether a job was to have completed so many iterations before it is asked for something once more."""
+    """Return whether this many iterations end a job's wait after a failed shrink or replacement."""
     return any(job.iteration < least <= iteration for least in (job.no_shrink_before, job.no_return_before))

@@ -9,17 +9,17 @@ from hscheduler.core.resources import Role
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number of something, in words."""
+    """Return a number with its noun, in the plural unless it is 1."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def count_of(workers: int, servers: int) -> str:
-    """Return so many workers and servers, in words."""
+    """Return text such as ``2 workers and 1 server``."""
     return f"{counted(workers, 'worker')} and {counted(servers, 'server')}"
 
 
 def words_of(roles: Iterable[Role]) -> str:
-    """Return how many workers and servers these are, in words; at least one of either."""
+    """Return the numbers of workers and servers among the roles as text; there must be at least one."""
     found = Counter(roles)
     workers, servers = found[Role.WORKER], found[Role.SERVER]
     if workers and servers:

@@ -19,7 +19,7 @@ from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import model_options
 from hscheduler.core.jobs import JobRequest
-from hscheduler.core.room import FreeIndex, Room
+from hscheduler.core.placement import FreeIndex, FreeSpace
 from hscheduler.core.words import counted
 from hscheduler.spec import Spec, request_of
 
@@ -116,7 +116,7 @@ def _check_size(spec: Spec, job: JobSpec) -> None:
     request = request_of(job, "job", "sweep", cluster.container())
 
     def fits(asked: JobRequest) -> bool:
-        return Room(FreeIndex(cluster.capacities())).take_often(asked.needs(), 1) > 0
+        return FreeSpace(FreeIndex(cluster.capacities())).take_often(asked.needs(), 1) > 0
 
     if not fits(request):
         raise ConfigError(

@@ -1,6 +1,6 @@
-"""The page of a sweep: one file without anything from elsewhere, from a report; and what is served of one that runs.
+"""The page of a sweep: a self-contained HTML file made from a report, and a server for a running sweep.
 
-Source: EPS §7 (Figs 14 to 19 are what it shows of one sweep).
+Source: EPS §7 (the page shows Figs 14 to 19 for one sweep).
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from eps.system.text_server import Pages, Text, TextServer
 
 Reports = Mapping[str, Mapping[str, Any]]
 
-#: An open page asks for news every second: this long it may take to see the end.
+#: Seconds for which the server waits until an open page, which polls every second, has seen the end.
 FAREWELL_S = 3.0
-#: A report is served again for so long before another one is made.
+#: Seconds for which a report is cached.
 KEPT_S = 1.0
-#: Points of all loss curves together that a page draws, and the fewest of each.
+#: Most points of all loss curves together, and the minimum for each curve.
 _CURVE_POINTS, _FEWEST = 40_000, 10
 
 
 def page(reports: Reports, *, live: bool = False) -> str:
-    """Return the page of reports by policy; a live one asks its server for news every second."""
+    """Return the page for reports by policy; a live page polls its server every second."""
     return _page(_data(reports), live)
 
 
 def write_page(path: Path, reports: Reports) -> None:
-    """Write the page of reports by policy, for everybody to read.
+    """Write the page for reports by policy, readable for all users.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def write_page(path: Path, reports: Reports) -> None:
 
 def _page(data: str, live: bool) -> str:
     template = files("hscheduler.page").joinpath("template.html").read_text(encoding="utf-8")
-    # In a script element only what follows this sign is read as anything but text: an end, a comment, another script.
+    # Only "<" can end the script element or begin a comment in it.
     return template.replace("@LIVE@", json.dumps(live)).replace("@DATA@", data.replace("<", "\\u003c"))
 
 
@@ -57,7 +57,7 @@ def _data(reports: Reports) -> str:
 
 
 def _drawn(report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a report with no more of its curves than a browser draws at once."""
+    """Return a report with its curves thinned to what a browser can draw."""
     most = max(_FEWEST, _CURVE_POINTS // max(1, len(report["trials"])))
     if all(len(trial["curve"]) <= most for trial in report["trials"]):
         return report
@@ -71,44 +71,44 @@ def _thinned(curve: Sequence[Any], most: int) -> Sequence[Any]:
 
 
 class LiveReports:
-    """What is served of a sweep that runs: its page, the news that an open page asks for, its metrics.
+    """The web resources of a running sweep: its page, its report as JSON, and its metrics.
 
-    Reports are made where somebody looks, on the thread of the request, and at most one each second.
+    Reports are made on request, on the thread of the request, at most once a second.
 
     Parameters
     ----------
     look : callable, optional
-        As of :meth:`show`; default: nothing has begun.
+        As for :meth:`show`; default: no sweep has begun.
     metrics : callable, optional
-        Returns what ``/metrics`` says, in the format of Prometheus; called for every request, on a thread of its own.
+        Returns ``/metrics`` in the format of Prometheus; called for each request, on the thread of the request.
     """
 
     def __init__(self, look: Callable[[], Reports] = dict, metrics: Callable[[], str] | None = None) -> None:
-        #: Held while a report is made: whoever else wants one meanwhile is served the same.
+        #: Held while a report is made; concurrent requests share it.
         self._making = threading.Lock()
-        #: When news were last sent, on the monotonic clock.
+        #: When an open page last polled, on the monotonic clock.
         self._watched_s = -math.inf
         self._end_seen = threading.Event()
-        #: What makes reports, and whether there will be others.
+        #: The function that makes reports, and whether the sweep still runs.
         self._shown: tuple[Callable[[], Reports], bool] = look, True
-        #: What made the latest ones, when that was, on the monotonic clock, and those as JSON.
+        #: The cached reports: the function that made them, the time on the monotonic clock, and the JSON text.
         self._made: tuple[Callable[[], Reports] | None, float, str] = None, -math.inf, ""
         self.pages: Pages = {"/": self._page, "/report.json": self._news}
         if metrics is not None:
             self.pages = {**self.pages, "/metrics": lambda: Text(CONTENT_TYPE, metrics())}
 
     def show(self, look: Callable[[], Reports], *, live: bool = True) -> None:
-        """Serve from now on what this returns, no report where there is none yet; it may raise EpsError."""
+        """Serve the reports that ``look`` returns from now on; it may return none yet, or raise EpsError."""
         self._shown = look, live
 
     def end(self, reports: Reports) -> None:
-        """Serve how it ended; return when a page that is open somewhere has seen it, or soon."""
+        """Serve the final reports; wait up to :data:`FAREWELL_S` for an open page to fetch them."""
         self.show(lambda: reports, live=False)
         if time.monotonic() - self._watched_s < FAREWELL_S:
             self._end_seen.wait(FAREWELL_S)
 
     def _latest(self) -> tuple[str, bool]:
-        """Return the reports as JSON, and whether there will be others."""
+        """Return the reports as JSON, and whether the sweep still runs."""
         with self._making:
             look, live = self._shown
             made_by, made_s, data = self._made
@@ -118,7 +118,7 @@ class LiveReports:
             return data, live
 
     def _page(self) -> Text:
-        # Of a sweep that has not begun too: the page asks for news by itself.
+        # Also before the sweep begins: the page polls for its reports.
         data, live = self._latest()
         return Text("text/html; charset=utf-8", _page(data, live), lambda: self._is_seen(live))
 
@@ -143,16 +143,16 @@ class PageServer(TextServer):
     Parameters
     ----------
     port : int
-        0 takes any that is free.
+        0 picks a free port.
     metrics : callable, optional
-        As of :class:`LiveReports`.
+        As for :class:`LiveReports`.
 
     Raises
     ------
     ConfigError
-        It is no port.
+        The number is not a port.
     ResourceError
-        The port is taken.
+        The port is in use.
     """
 
     def __init__(self, port: int, metrics: Callable[[], str] | None = None) -> None:
@@ -167,5 +167,5 @@ class PageServer(TextServer):
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """URL of the page."""
         return f"http://127.0.0.1:{self.port}/"

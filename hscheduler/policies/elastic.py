@@ -7,8 +7,8 @@ Source: EPS §4 and Algorithm 1.  Deviations, where the paper is silent or its l
 - Lines 19-26 do not terminate if all removable jobs together have too few containers.  Here the job stays queued, and
   its status says why.
 - Line 7 is negative if only workers or only servers are missing.  Here nothing is removed from the other role.
-- Resources are counted per node (:mod:`hscheduler.core.room`).  If the removed containers make no room on any node,
-  more are removed one by one; those that turn out to be unnecessary stay.
+- Resources are counted per node (:mod:`hscheduler.core.placement`).  If the removed containers make no room on any
+  node, more are removed one by one; those that turn out to be unnecessary stay.
 - Algorithm 1 does not count the job's master.  If the master does not fit, a worker is removed for it.
 - Line 27 removes servers for servers.  If the jobs have too few servers to give, they give workers instead, and the
   other way round.  Otherwise four jobs with two workers and one server each could never make room for a fifth.
@@ -37,8 +37,8 @@ from itertools import chain, islice
 
 from hscheduler.core.decisions import Action, AdmissionView, Decision, Grow, Place, Shrink, Start, View, needing
 from hscheduler.core.jobs import Job, Phase
+from hscheduler.core.placement import FreeSpace
 from hscheduler.core.resources import Container, Role
-from hscheduler.core.room import Room
 from hscheduler.core.words import count_of, counted, words_of
 from hscheduler.policies.placing import (
     listed,
@@ -267,13 +267,13 @@ def _grow(view: View, limit: MostMore, why: str) -> Decision:
 
 
 def additions(
-    room: Room, jobs: Mapping[Role, Sequence[Job]], totals: tuple[int, int], limit: MostMore
+    room: FreeSpace, jobs: Mapping[Role, Sequence[Job]], totals: tuple[int, int], limit: MostMore
 ) -> dict[Job, list[Place]]:
     """Return the places that each job gets of the free resources (lines 30 to 40).
 
     Parameters
     ----------
-    room : Room
+    room : FreeSpace
         The free resources; consumed.
     jobs, totals, limit
         See :func:`divide`.
@@ -287,13 +287,13 @@ def additions(
 
 
 def divide(
-    room: Room, jobs: Mapping[Role, Sequence[Job]], totals: tuple[int, int], limit: MostMore = most_more
+    room: FreeSpace, jobs: Mapping[Role, Sequence[Job]], totals: tuple[int, int], limit: MostMore = most_more
 ) -> tuple[int, int]:
     """Return how many workers and servers can be added, in the cluster's ratio of both (lines 30 and 31).
 
     Parameters
     ----------
-    room : Room
+    room : FreeSpace
         The free resources; consumed.
     jobs : mapping
         Role -> jobs that may have more of it.
@@ -317,7 +317,7 @@ def divide(
 
 
 def one_each(
-    room: Room, jobs: Sequence[Job], role: Role, number: int, limit: MostMore = most_more
+    room: FreeSpace, jobs: Sequence[Job], role: Role, number: int, limit: MostMore = most_more
 ) -> Iterator[tuple[Job, str]]:
     """Yield (job, node) of each addition: one to each job in turn, until there are enough (lines 36 to 39).
 

@@ -20,8 +20,8 @@ from statistics import median
 
 from hscheduler.core.decisions import Decision, Place, Restart, Start, View, needing
 from hscheduler.core.jobs import Job, JobRequest, Size, worst
+from hscheduler.core.placement import FreeSpace
 from hscheduler.core.resources import Role
-from hscheduler.core.room import Room
 from hscheduler.core.words import count_of
 from hscheduler.policies.placing import (
     interleaved,
@@ -167,7 +167,7 @@ def _pays(job: Job, shorter: float) -> bool:
     return left_s * (1 - shorter) > job.request.restart_s
 
 
-def _without(view: View, jobs: Sequence[Job]) -> Room:
+def _without(view: View, jobs: Sequence[Job]) -> FreeSpace:
     room = view.room()
     for job, role in product(jobs, Role):
         for container in view.containers(job, role):
@@ -175,11 +175,11 @@ def _without(view: View, jobs: Sequence[Job]) -> Room:
     return room
 
 
-def _placed(room: Room, request: JobRequest, members: int) -> tuple[list[Place], list[Role]]:
+def _placed(room: FreeSpace, request: JobRequest, members: int) -> tuple[list[Place], list[Role]]:
     return place(room, request, [Role.MASTER, *interleaved(*scaled(request, members))])
 
 
-def _largest(room: Room, request: JobRequest, most: int) -> Size | None:
+def _largest(room: FreeSpace, request: JobRequest, most: int) -> Size | None:
     """Return the largest size, of at most ``most`` members, that fits into ``room``; None if none fits."""
     most = min(most, request.most_workers + request.most_servers)
     for members in range(most, 1, -1):

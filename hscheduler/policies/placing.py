@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from hscheduler.core.decisions import AdmissionView, Decision, Place, Start
 from hscheduler.core.jobs import Job, JobRequest
+from hscheduler.core.placement import FreeSpace
 from hscheduler.core.resources import Resources, Role
-from hscheduler.core.room import Room
 from hscheduler.core.words import count_of
 
 #: Smaller jobs that may start before the head of the queue; after that, all wait for it.
@@ -38,13 +38,13 @@ def interleaved(workers: int, servers: int) -> list[Role]:
     return order
 
 
-def place(room: Room, request: JobRequest, roles: Iterable[Role]) -> tuple[list[Place], list[Role]]:
+def place(room: FreeSpace, request: JobRequest, roles: Iterable[Role]) -> tuple[list[Place], list[Role]]:
     """Place containers one after the other; return (the places, the roles that did not fit)."""
     placed, left = [], []
     too_large: list[Resources] = []
     for role in roles:
         need = request.resources(role)
-        # Room only shrinks here, so a size that did not fit before does not fit now.
+        # Free space only shrinks here, so a size that did not fit before does not fit now.
         node = None if need in too_large else room.take(need)
         if node is None:
             left.append(role)

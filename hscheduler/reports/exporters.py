@@ -1,4 +1,4 @@
-"""A sweep's trials for TensorBoard and for MLflow; each needs an extra, which is imported where it is used."""
+"""Export a sweep's trials to TensorBoard and MLflow; each needs an extra, imported on use."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from eps.errors import ConfigError, StorageError
 #: Takes the report of a sweep that has ended.
 Export = Callable[[Mapping[str, Any]], None]
 _STATUS = {"finished": "FINISHED", "killed": "KILLED"}
-#: Seconds that a server of MLflow has for each answer.
+#: Timeout of each request to an MLflow server, in seconds.
 ANSWER_S = 10
 
 
 def exporters(tensorboard: str | None, mlflow: str | None) -> list[Export]:
-    """Return what writes reports where they are wanted.
+    """Return the requested export functions.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def exporters(tensorboard: str | None, mlflow: str | None) -> list[Export]:
     Raises
     ------
     ConfigError
-        What it needs is not installed; MLflow does not take the URI, or its server does not answer.
+        The extra is not installed, MLflow rejects the URI, or its server does not answer.
     """
     found = []
     if tensorboard is not None:
@@ -71,7 +71,7 @@ def _for_mlflow(uri: str) -> Export:
     except ImportError as error:
         raise ConfigError(f"mlflow needs MLflow ({error}): pip install '.[mlflow]' in EPS's folder") from None
 
-    # A folder it refuses without this.  Without the others it tries for a quarter of an hour, without a word.
+    # MLflow rejects a folder without the first setting, and retries silently for 15 minutes without the others.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(ANSWER_S))
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

@@ -1,4 +1,4 @@
-"""What a scheduler is told of a job's history."""
+"""Early feedback and losses from a job's history, for the scheduler."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 from eps.errors import TrainingError
 
-#: In the reason of a failure that no other try can help: the job has no such metric.
+#: Part of the reason of a failure that a retry cannot fix: the job has no such metric.
 NO_SUCH_METRIC = "but this job has only"
-#: Losses that are told of at once: enough for a curve, also of a job that is over after a second.
+#: Most losses in one report: enough to draw the curve of a job that ends after a second.
 _LOSSES_AT_ONCE = 20
-#: What an entry of the history has besides metrics of the test data.
+#: Keys of a history entry that are not metrics of the test data.
 _ALWAYS = frozenset(("clock", "loss", "seconds"))
 
 
 def feedback_of(entry: dict[str, Any], metric: str) -> float | None:
-    """Return a metric of an entry; None where the test data was not evaluated for it.
+    """Return a metric of an entry; None if the entry has no evaluation on test data.
 
     Raises
     ------
     TrainingError
-        It was, and there is no such metric.
+        The test data was evaluated, and there is no such metric.
     """
     if metric in entry:
         return number(entry[metric])
@@ -33,7 +33,7 @@ def feedback_of(entry: dict[str, Any], metric: str) -> float | None:
 
 
 def some_losses(history: Sequence[dict[str, Any]]) -> tuple[tuple[float, int, float], ...]:
-    """Return seconds before the last entry, iterations complete and loss of some entries, the last among them."""
+    """Return (seconds before the last entry, completed iterations, loss) of some entries, including the last."""
     every, end_s = -(-len(history) // _LOSSES_AT_ONCE), float(history[-1]["seconds"])
     return tuple(
         (end_s - float(entry["seconds"]), int(entry["clock"]) + 1, float(entry["loss"]))
@@ -43,5 +43,5 @@ def some_losses(history: Sequence[dict[str, Any]]) -> tuple[tuple[float, int, fl
 
 
 def number(value: object) -> float:
-    """Return a number of the history, which has none for what is not finite."""
+    """Return a number of the history; NaN for None, which stands for values that are not finite."""
     return float(value) if isinstance(value, int | float) else math.nan

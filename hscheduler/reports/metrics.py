@@ -11,7 +11,7 @@ from hscheduler.reports.view import LATENCY_BOUNDS_S, Look
 
 
 def metrics_text(look: Look) -> str:
-    """Return what Prometheus reads of a sweep."""
+    """Return a sweep's metrics in the text format of Prometheus."""
     workers, servers = sum(row.workers for row in look.rows), sum(row.servers for row in look.rows)
     share = look.used_vcores / look.vcores if look.vcores else 0.0
     families = [
@@ -43,7 +43,7 @@ def metrics_text(look: Look) -> str:
 
 
 def _trials(look: Look) -> Family:
-    """Return the trials of each sweep in every phase, so that a series does not end where the last one leaves it."""
+    """Return the number of trials by sweep and phase, including zeros, so that no series disappears."""
     counts = Counter(look.gone_trials)
     counts.update((row.sweep, row.phase) for row in look.rows)
     samples = tuple(

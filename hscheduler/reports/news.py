@@ -1,4 +1,4 @@
-"""What happens to H-scheduler, as sentences for whoever watches."""
+"""Sentences that tell a user what happens in H-scheduler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hscheduler.reports.history import NO_SUCH_METRIC
 
 
 def sentences(event: e.Event, commands: Sequence[e.Command]) -> list[str]:
-    """Return what somebody may want to see of an event and of what it brought about, but for failures."""
+    """Return sentences about an event and its commands, without failures."""
     lines = []
     match event:
         case e.FeedbackGiven(job_id, value):
@@ -26,13 +26,13 @@ def sentences(event: e.Event, commands: Sequence[e.Command]) -> list[str]:
 
 
 def ends(commands: Sequence[e.Command]) -> list[str]:
-    """Return which jobs are over, and why, but for failures."""
+    """Return which jobs ended and why, without failures."""
     over = [command for command in commands if isinstance(command, e.JobOver) and command.phase is not Phase.FAILED]
     return _whole([end_text(each.job_id, each.phase, each.why) for each in over])
 
 
 def failures(commands: Sequence[e.Command], name_of: Callable[[str], str]) -> list[str]:
-    """Return why trials have failed, each with the last lines of the log of whoever is at fault."""
+    """Return why trials failed, each with the last log lines of the process that caused it."""
     lines = []
     for command in commands:
         if isinstance(command, e.JobOver) and command.phase is Phase.FAILED:
@@ -46,12 +46,12 @@ def failures(commands: Sequence[e.Command], name_of: Callable[[str], str]) -> li
 
 
 def _whole(lines: Sequence[str]) -> list[str]:
-    """Return lines that can be written and sent: halves of characters, as a file's name may have, are replaced."""
+    """Return the lines as valid UTF-8: lone surrogates, which file names may contain, are replaced."""
     return [line.encode("utf-8", "replace").decode("utf-8") for line in lines]
 
 
 def jobs_of(event: e.Event, commands: Sequence[e.Command]) -> set[str]:
-    """Return the jobs that an event and what it brought about are of."""
+    """Return the jobs that an event and its commands concern."""
     found = {command.job_id for command in commands if not isinstance(command, e.Explain)}
     for command in commands:
         if isinstance(command, e.Explain):

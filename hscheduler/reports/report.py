@@ -1,4 +1,4 @@
-"""The report of a sweep, of real jobs and of simulated ones alike.
+"""The report of a sweep, for real and simulated jobs.
 
 Times are seconds since the sweep began.
 """
@@ -45,27 +45,27 @@ def report(
     record : Timeline
     policy : str
     direction : Direction or None
-        Which loss is better; None where they cannot be compared: none is the best then.
+        Which loss is better; None if losses cannot be compared: then the report has no best trial.
     losses : mapping
-        Job -> what it ended with, of those that completed.
+        Job -> its final loss, for completed jobs.
     points : mapping
         Job -> its hyperparameters.
     leaked : int
-        Containers that are held when nothing runs.
+        Number of containers still held when no job runs.
     names : mapping, optional
-        Job -> its name under ``EPS_HOME``, of real ones.
+        Job -> its name under ``EPS_HOME``, for real jobs.
     waiting : mapping, optional
-        Job -> why it waits, of those that do.
+        Queued job -> why it waits.
     metric : str
-        What early feedback and losses are.
+        Name of the metric of early feedback and losses.
     attempts : mapping, optional
-        Trial -> its jobs, the first of which has its name; those of trials that are not there are one job.
+        Trial -> its jobs; the first has the trial's id.  A trial that is missing here has one job.
     sweep : str
-        Whose trials and decisions the report is of, where the scheduler has several; empty: of all.
+        Report only this sweep of a scheduler with several; empty: all.
     began_s : float
-        When that began, in the scheduler's time; utilisation and numbers of jobs are the scheduler's.
+        Start of the sweep on the scheduler's clock.  Utilisation and job numbers cover the whole scheduler.
     spec : Spec, optional
-        The sweep's file: a report tells what it is of.
+        The sweep's settings, to include in the report.
     """
     names, waiting, attempts = names or {}, waiting or {}, attempts or {}
     others = {job_id for jobs in attempts.values() for job_id in jobs[1:]}
@@ -113,7 +113,7 @@ def report(
 
 
 def closed(report: Mapping[str, Any], why: str) -> dict[str, Any]:
-    """Return the last report of a scheduler that was killed: trials that ran or waited were killed with it."""
+    """Return the final report of a scheduler that was killed: unfinished trials count as killed."""
 
     def ended(each: Mapping[str, Any]) -> dict[str, Any]:
         return {**each} if Phase(each["phase"]).ended else {**each, "phase": str(Phase.KILLED), "why": why}
@@ -124,7 +124,7 @@ def closed(report: Mapping[str, Any], why: str) -> dict[str, Any]:
 
 
 def _decisions(record: Timeline, trials: Mapping[str, TrialRecord], sweep: str, began_s: float) -> list[dict[str, Any]]:
-    """Return what was decided, and, without a plan, which jobs failed or were killed by no decision; as it happened."""
+    """Return decisions, and failed or killed jobs without a decision (with an empty plan), in order of time."""
     decided = [
         {
             "at_s": _seconds(decision.at_s - began_s),
@@ -133,7 +133,7 @@ def _decisions(record: Timeline, trials: Mapping[str, TrialRecord], sweep: str, 
             "plan": [_action(action) for action in decision.actions],
         }
         for decision in record.decisions
-        # What befell the cluster befell every sweep.
+        # Decisions without jobs are about the cluster and concern every sweep.
         if not sweep or not decision.jobs or not trials.keys().isdisjoint(decision.jobs)
     ]
     known = {decision["sentence"] for decision in decided}
@@ -151,7 +151,7 @@ def _decisions(record: Timeline, trials: Mapping[str, TrialRecord], sweep: str, 
 
 
 def _since(trial: TrialRecord, began_s: float) -> TrialRecord:
-    """Return a trial with its times counted from ``began_s``."""
+    """Return a trial with times relative to ``began_s``."""
     if not began_s:
         return trial
 
@@ -172,7 +172,7 @@ def _since(trial: TrialRecord, began_s: float) -> TrialRecord:
 
 
 def _end_s(record: Timeline, trials: Iterable[TrialRecord], sweep: str, began_s: float) -> float:
-    """Return when a sweep ended; one that goes on, how long it has been going on."""
+    """Return the duration of a sweep, so far if it has not ended."""
     ends = [trial.finished_s for trial in trials]
     known = [end_s for end_s in ends if end_s is not None]
     return max(known) if sweep and known and len(known) == len(ends) else record.end_s - began_s
@@ -193,7 +193,7 @@ def _best(
 
 
 def _action(action: Action) -> dict[str, Any]:
-    """Return a part of a plan: what is done, to which job, and with how many or which containers."""
+    """Return an action of a plan for the report: its kind, its job, and its containers."""
     found: dict[str, Any] = {"do": type(action).__name__.lower(), "job_id": action.job_id}
     match action:
         case Start(_, places) | Grow(_, places):
@@ -207,7 +207,7 @@ def _action(action: Action) -> dict[str, Any]:
 
 
 def _as_one(jobs: Sequence[TrialRecord]) -> TrialRecord:
-    """Return the record of a trial from those of the jobs that it was tried with, one after the other."""
+    """Merge the records of a trial's attempts, which ran one after the other."""
     if len(jobs) == 1:
         return jobs[0]
     starts = [job.started_s for job in jobs if job.started_s is not None]
@@ -260,18 +260,18 @@ def _trial(
         "resizes": trial.resizes,
         "iterations": trial.iteration,
         "last_iteration_s": _seconds(trial.last_iteration_s),
-        # A copy: a job that runs may get another size meanwhile, on the scheduler's thread.
+        # A copy: the scheduler's thread may add a size meanwhile.
         "speeds": [[*size, number, _seconds(seconds)] for size, (number, seconds) in list(trial.speeds.items())],
     }
 
 
 def _finite(value: float | None) -> float | None:
-    """Return a value that JSON can say: None for one that is not finite."""
+    """Return a value for JSON: None if it is not finite."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def _short(value: float) -> float:
-    """Return a value with as many digits as a picture shows."""
+    """Return a value rounded to the six digits that a chart shows."""
     return float(f"{value:.6g}")
 
 
@@ -280,10 +280,9 @@ def _seconds(value: float | None) -> float | None:
 
 
 def _summary(trials: Sequence[TrialRecord]) -> dict[str, float | None]:
-    """Return the figures that policies are compared by.
+    """Return the figures for comparing policies.
 
-    Source: EPS §2.3 (queueing delay, early feedback latency), §7.4 Table 2 (time spent on changes of size, of the
-    jobs' runtime).
+    Source: EPS §2.3 (queueing delay, early feedback latency), §7.4 Table 2 (share of runtime spent on resizing).
     """
     queueing = [t.queueing_s for t in trials if t.queueing_s is not None]
     first = [t.first_iteration_s - t.arrived_s for t in trials if t.first_iteration_s is not None]
@@ -300,7 +299,7 @@ def _summary(trials: Sequence[TrialRecord]) -> dict[str, float | None]:
 
 
 def table(reports: Sequence[Mapping[str, Any]]) -> str:
-    """Return reports side by side, as text."""
+    """Return a text table with one row for each report."""
     columns = (
         ("policy", lambda r: r["policy"]),
         ("makespan", lambda r: f"{r['makespan_s']:.1f} s"),
@@ -318,7 +317,7 @@ def table(reports: Sequence[Mapping[str, Any]]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as columns, the first one's cells at the left and those of figures at the right."""
+    """Return rows as aligned text: the first column flush left, others flush right."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     return "\n".join(
         "  ".join(

@@ -1,6 +1,6 @@
-"""What people see of a sweep while it runs: taken event by event on the scheduler's thread, looked at from any.
+"""The live view of a sweep: updated event by event on the scheduler's thread, readable from any thread.
 
-The terminal's table and the metrics are made of it; neither ever looks at the scheduler's state itself.
+The terminal's table and the metrics read it, never the scheduler's state.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from hscheduler.core.jobs import Direction, Phase, best
 from hscheduler.core.state import Scheduler
 from hscheduler.core.timeline import Timeline
 
-#: Decisions that are shown.
+#: Number of decisions shown.
 LATEST_DECISIONS = 20
-#: Jobs of the queue whose reason is looked at: more are not shown.
+#: Number of queued jobs shown with their reason.
 LOOKED_AT = 50
-#: Bounds of the early-feedback latencies that are counted together, seconds.
+#: Upper bounds of the histogram of early-feedback latencies, seconds.
 LATENCY_BOUNDS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
 
 
 @dataclass(slots=True)
 class Row:
-    """One trial as it is now.  Times are seconds since the sweep began."""
+    """The current state of one trial.  Times are seconds since the sweep began."""
 
     job_id: str
     arrived_s: float
@@ -36,14 +36,14 @@ class Row:
     workers: int = 0
     servers: int = 0
     iteration: int = 0
-    #: Iterations that it is to do; 0 where that is not known.
+    #: Total iterations; 0 if unknown.
     iterations: int = 0
     #: The median of its latest iterations, seconds.
     iteration_s: float | None = None
     feedback: float | None = None
     #: Training loss.
     loss: float | None = None
-    #: What it ended with, by the sweep's metric.
+    #: Final value of the sweep's metric.
     result: float | None = None
     why: str = ""
     ended_s: float | None = None
@@ -51,7 +51,7 @@ class Row:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until it will have finished, if it goes on like this."""
+        """Estimated seconds until it finishes at its current speed."""
         if not self.phase.runs or self.iteration_s is None or not self.iterations:
             return None
         return max(0, self.iterations - self.iteration) * self.iteration_s
@@ -59,33 +59,32 @@ class Row:
 
 @dataclass(frozen=True)
 class Look:
-    """A sweep at one moment."""
+    """A snapshot of a sweep."""
 
     now_s: float = 0.0
     policy: str = ""
     metric: str = "loss"
-    #: Trials that there will be.
+    #: Total number of trials.
     trials: int = 0
     rows: Sequence[Row] = ()
-    #: Job and why it waits, the head first; of a long queue the first :data:`LOOKED_AT`.
+    #: (job, why it waits), the head first; at most :data:`LOOKED_AT`.
     queue: Sequence[tuple[str, str]] = ()
     num_queued: int = 0
-    #: Time and sentence, the latest last.
+    #: (time, sentence), the latest last.
     decisions: Sequence[tuple[float, str]] = ()
     num_decisions: int = 0
-    #: Of the finished ones.
+    #: The best finished trial.
     best: Row | None = None
     vcores: int = 0
     used_vcores: int = 0
     #: Node -> containers on it.
     nodes: Sequence[tuple[str, int]] = ()
-    #: How many early-feedback latencies were at most each of :data:`LATENCY_BOUNDS_S` and above the one before; and how
-    #: many were above all.
+    #: Histogram of early-feedback latencies: counts by :data:`LATENCY_BOUNDS_S`, then the count above all bounds.
     latencies: Sequence[int] = (0,) * (len(LATENCY_BOUNDS_S) + 1)
     latency_sum_s: float = 0.0
-    #: Jobs by phase; a trial has as many as it was tried with.
+    #: Jobs by phase; a trial has one job for each attempt.
     jobs: Mapping[Phase, int] = field(default_factory=dict)
-    #: By sweep and phase, trials without a row: the record has them.
+    #: (sweep, phase) -> number of trials without a row; they are in the record.
     gone_trials: Mapping[tuple[str, Phase], int] = field(default_factory=dict)
 
     def count(self, phase: Phase) -> int:
@@ -95,18 +94,18 @@ class Look:
 
 @dataclass
 class SweepView:
-    """What is known of a sweep.
+    """Collects the live view of a sweep.
 
     Parameters
     ----------
     policy, metric : str
     direction : Direction
     trials : int
-        That there will be.
+        Total number of trials.
     iterations_of, result_of : callable
-        A job's iterations (0 where that is not known), and what it ended with.
+        Job -> its total iterations (0 if unknown), and its final result.
     trial_of : callable
-        The trial that a job is an attempt of, the id of its first one; by default each job is a trial.
+        Job -> its trial, which has the id of the first attempt; by default each job is a trial.
     """
 
     policy: str
@@ -117,7 +116,7 @@ class SweepView:
     result_of: Callable[[str], float | None]
     trial_of: Callable[[str], str] = lambda job_id: job_id
     _rows: dict[str, Row] = field(default_factory=dict)
-    #: Of jobs that are forgotten: how many ended how, and how many trials of each sweep.
+    #: Dropped jobs by phase, and dropped trials by sweep and phase.
     _gone: tuple[Counter[Phase], Counter[tuple[str, Phase]]] = field(default_factory=lambda: (Counter(), Counter()))
     _decisions: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=LATEST_DECISIONS))
     _num_decisions: int = 0
@@ -127,7 +126,7 @@ class SweepView:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, now_s: float, event: e.Event, commands: Sequence[e.Command], scheduler: Scheduler) -> None:
-        """Take what one event has brought; on the thread that owns ``scheduler``."""
+        """Record an event and its commands; call it on the thread that owns ``scheduler``."""
         with self._lock:
             match event:
                 case e.JobSubmitted(request):
@@ -146,7 +145,7 @@ class SweepView:
             self._look_at(now_s, scheduler, changed=not isinstance(event, e.Iterated) or bool(commands))
 
     def look_back(self, record: Timeline, scheduler: Scheduler) -> None:
-        """Take what was before the first event: all that is known of it; on the thread that owns ``scheduler``."""
+        """Load the history of a restored scheduler; call it on the thread that owns ``scheduler``."""
         with self._lock:
             for trial in record.trials.values():
                 row = self._rows[trial.job_id] = Row(trial.job_id, trial.arrived_s, sweep=trial.sweep)
@@ -162,13 +161,13 @@ class SweepView:
             self._look_at(record.end_s, scheduler, changed=True)
 
     def forget(self, jobs: Iterable[str], gone: Counter[Phase], gone_trials: Counter[tuple[str, Phase]]) -> None:
-        """Let go of the rows of jobs that are over.
+        """Drop the rows of ended jobs.
 
         Parameters
         ----------
         jobs : iterable of str
         gone, gone_trials : Counter
-            How many jobs without a row ended how, and how many trials of each sweep.
+            Numbers of jobs without a row by phase, and of trials by sweep and phase.
         """
         with self._lock:
             for job_id in jobs:
@@ -176,7 +175,7 @@ class SweepView:
             self._gone = gone, gone_trials
 
     def look(self) -> Look:
-        """Return the sweep as it is now."""
+        """Return the current snapshot."""
         with self._lock:
             jobs = [dataclasses.replace(row) for row in self._rows.values()]
             gone, gone_trials = self._gone
@@ -191,14 +190,14 @@ class SweepView:
                 latency_sum_s=self._latency_sum_s,
                 gone_trials=gone_trials,
             )
-        # Without the lock: which trial a job is of may be looked up in a file.
+        # Outside the lock, since ``trial_of`` may read a file.
         rows = self._by_trial(jobs)
         return dataclasses.replace(
             look, rows=rows, jobs=gone + Counter(row.phase for row in jobs), best=self._best(rows)
         )
 
     def _by_trial(self, jobs: Sequence[Row]) -> list[Row]:
-        """Return a row for each trial: that of its latest job, since the first one's arrival."""
+        """Return a row for each trial: that of its latest job, with the arrival of the first."""
         found: dict[str, Row] = {}
         for row in jobs:
             trial = self.trial_of(row.job_id)
@@ -219,7 +218,7 @@ class SweepView:
             return
         row.phase, row.why, row.feedback = job.phase, job.why, job.feedback
         row.workers, row.servers = job.size
-        # A job says one more when it has measured what it ends with.
+        # After its final evaluation a job reports one iteration more.
         row.iteration = min(job.iteration, row.iterations or job.iteration)
         row.iteration_s = median(job.recent_s) if job.recent_s else None
 
@@ -235,7 +234,7 @@ class SweepView:
                 self._num_decisions += 1
 
     def _look_at(self, now_s: float, scheduler: Scheduler, *, changed: bool) -> None:
-        """Look at what is not of one job; while jobs iterate nothing of it changes."""
+        """Update the figures of the cluster and the queue; progress of jobs does not change them."""
         if not changed:
             self._look = dataclasses.replace(self._look, now_s=now_s)
             return

@@ -1,1 +1,1 @@
-"""H-scheduler beside a ResourceManager of YARN: what the plugin there tells, and the plan that it is answered."""
+"""H-scheduler next to a YARN ResourceManager: reads snapshots from the plugin there, and returns preemption plans."""

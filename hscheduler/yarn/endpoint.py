@@ -1,10 +1,10 @@
-"""What answers the plugin in a ResourceManager: HTTP, on a port of the loopback interface.
+"""The HTTP endpoint for the plugin in a ResourceManager, on the loopback interface.
 
-A call is answered at once with the latest plan, which says of when it is; only the first waits a moment for its own.
-Planning, and asking job masters for it, is the work of another thread, which always takes the newest snapshot.
+A request gets the latest plan at once, with the time of its snapshot.  Only the first request waits briefly for its
+own plan.  Another thread queries job masters and plans; it always uses the newest snapshot.
 
-The texts are not encrypted, so both sides talk on one host only.  A body is read only after its sender has proved
-that it knows the secret.
+Messages are not encrypted, so both sides must run on one host.  The endpoint reads a body only after its sender has
+proved that it knows the secret.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ from hscheduler.yarn.wire import (
 
 logger = logging.getLogger(__name__)
 
-#: The first plan: one that takes longer is for the next call.
+#: How long the first request waits for its plan, in seconds; a later plan goes to the next request.
 WAIT_S = 0.08
-#: A call that is silent for longer is ended.
+#: A connection that is silent for longer is closed.
 _CALL_TIMEOUT_S = 2.0
 _QUIET_S = 60.0
 _JOIN_S = 20.0
 
-#: Snapshot -> plan; may take its time.
+#: Snapshot -> plan; may be slow.
 Planner = Callable[[Snapshot], Plan]
 
 
 class Plans:
-    """Makes plans on a thread of its own, for the newest snapshot.
+    """Makes plans for the newest snapshot, on its own thread.
 
     Parameters
     ----------
     planner : callable
     tell : callable
-        Given every new sentence of a plan.
+        Called with each new sentence of a plan.
     """
 
     def __init__(self, planner: Planner, tell: Callable[[str], None] = logger.info) -> None:
@@ -74,7 +74,7 @@ class Plans:
         self._thread.start()
 
     def plan_for(self, snapshot: Snapshot, wait_s: float = WAIT_S) -> Plan | None:
-        """Have a plan made for a snapshot; return the latest there is, None if none is for this ResourceManager."""
+        """Request a plan for a snapshot; return the latest plan, None if there is none for this ResourceManager."""
 
         def latest() -> Plan | None:
             made = self._plan
@@ -97,7 +97,7 @@ class Plans:
             try:
                 plan = self._planner(snapshot)
             except Exception:
-                # Without a plan nothing is done; the next snapshot is tried.
+                # Without a plan nothing is preempted; the next snapshot gets another attempt.
                 if time.monotonic() - failed_s >= _QUIET_S:
                     failed_s = time.monotonic()
                     logger.exception("no plan for YARN")
@@ -111,7 +111,7 @@ class Plans:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -119,24 +119,24 @@ class Plans:
 
 
 class PluginServer:
-    """Answers the plugin; as a context manager it listens until the end.
+    """Answers the plugin's requests until it is closed; a context manager.
 
     Parameters
     ----------
     planner : callable
     secret : bytes
-        What the plugin must prove to know.
+        Shared with the plugin.
     host, port
-        Where to listen, on the loopback interface; port 0 is a free one.
+        Address on the loopback interface; port 0 picks a free one.
     listening : socket, optional
-        Bound already; host and port count nothing then.
+        A bound socket; host and port are ignored then.
     tell : callable
-        Given every new sentence of a plan.
+        Called with each new sentence of a plan.
 
     Raises
     ------
     ConfigError
-        The address cannot be listened on, or other hosts could connect to it.
+        The address cannot be bound, or is not on the loopback interface.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class PluginServer:
             if listening is None and not ipaddress.ip_address(socket.gethostbyname(host)).is_loopback:
                 raise ConfigError(
                     f"listen is {host}:{port}, but must be on the loopback interface (127.0.0.1): H-scheduler and the "
-                    "plugin do not encrypt what they say; run this command on the ResourceManager's host"
+                    "plugin do not encrypt their messages; run this command on the ResourceManager's host"
                 )
             self._server = _server(host, port, listening, self)
         except (OSError, OverflowError) as error:
@@ -165,11 +165,11 @@ class PluginServer:
         self._thread.start()
 
     def knows_secret(self, proof: str, digest: str) -> bool:
-        """Return whether the sender of a text with this digest has proved that it knows the secret."""
+        """Return whether the proof for this digest was made with the secret."""
         return hmac.compare_digest(proof_of_request(self._secret, digest).encode(), proof.encode())
 
     def answer(self, proof: str, digest: str, body: bytes) -> tuple[int, str, bytes]:
-        """Return (status, proof, text) for a posted text whose proof was checked."""
+        """Return (HTTP status, proof, body) for a posted snapshot whose proof was checked."""
         try:
             if digest_of(body) != digest:
                 raise WireError("its digest is that of another text")
@@ -199,7 +199,7 @@ class PluginServer:
 def _server(host: str, port: int, listening: socket.socket | None, answers: PluginServer) -> BoundedServer:
     class Handler(BaseHTTPRequestHandler):
         timeout = _CALL_TIMEOUT_S
-        # The text follows its head without waiting for the other side.
+        # The body follows its headers without waiting for an acknowledgement.
         disable_nagle_algorithm = True
 
         def do_POST(self) -> None:
@@ -235,26 +235,26 @@ def _server(host: str, port: int, listening: socket.socket | None, answers: Plug
     return made
 
 
-# ---- the secret that both share
+# ---- the shared secret
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _SECRET_BYTES = 16
 
 
 def secret_of(path: Path) -> bytes:
-    """Return the secret in a file; one is made where there is no file.
+    """Return the secret in a file; create the file if it does not exist.
 
     Raises
     ------
     StorageError
-        It cannot be read or written, is empty or a folder, or others may read it.
+        The file cannot be read or written, is empty, is a folder, or is readable for other users.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         pass
     except OSError as error:
-        raise StorageError(f"{path}: the secret cannot be made: {error.strerror or error}") from error
+        raise StorageError(f"{path}: the secret cannot be created: {error.strerror or error}") from error
     else:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(f"{secrets.token_hex(_SECRET_BYTES)}\n")
@@ -262,10 +262,10 @@ def secret_of(path: Path) -> bytes:
         raise StorageError(f"{path}: is a folder, but must be a file with the secret, or none yet")
     try:
         if path.stat().st_mode & _OTHERS:
-            raise StorageError(f"{path}: others may read the secret: chmod 600 {path}")
+            raise StorageError(f"{path}: other users may read the secret: run chmod 600 {path}")
         found = path.read_bytes().strip()
     except OSError as error:
         raise StorageError(f"{path}: the secret cannot be read: {error.strerror or error}") from error
     if not found:
-        raise StorageError(f"{path}: is empty, but must hold a secret: remove it, and one is made")
+        raise StorageError(f"{path}: is empty, but must hold a secret: remove the file, and a new secret is created")
     return found

@@ -1,4 +1,4 @@
-"""What a ResourceManager does not know of a job, by its job master: how the masters are found and asked."""
+"""Find the job masters of YARN applications, and query them for what the ResourceManager does not know."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from hscheduler.yarn.wire import Application
 
 logger = logging.getLogger(__name__)
 
-#: The plugin waits for the plan, and other masters are to be asked.
+#: Short, because a slow master delays the plan.
 ASK_TIMEOUT_S = 1.0
-#: Where the files of a job could not be read, it is tried again so often: its master may just have begun.
+#: Seconds before a job whose files could not be read is tried again: its master may still be starting.
 FIND_AGAIN_S = 5.0
-#: Masters that are asked at once.
+#: Masters queried concurrently.
 AT_ONCE = 8
-#: A round of questions takes no longer: the plugin takes no plan that is about a moment five seconds ago.
+#: Deadline of a round of queries, in seconds: the plugin rejects plans for a snapshot older than five seconds.
 ROUND_S = 2.5
 
-#: Application -> the status of its job, as ``eps status --json`` prints it; raises an EpsError where it is not known.
+#: Application -> the status of its job, as ``eps status --json`` prints it; raises an EpsError if it is unavailable.
 Ask = Callable[[Application], Mapping[str, Any]]
 
 
 class Masters:
-    """Job masters, by what YARN says of their applications; each has a connection of its own.
+    """Connections to the job masters of applications.
 
-    Threads may use it at once, for different applications.
+    Several threads may use it concurrently, for different applications.
 
     Parameters
     ----------
     staged : StagedJobs
         Closed with this object.
     tell : callable
-        Given once for each application why its master cannot be asked.
+        Called once for each application whose master cannot be queried, with the reason.
     """
 
     def __init__(self, staged: StagedJobs, tell: Callable[[str], None] = logger.warning) -> None:
         self._staged = staged
         self._tell = tell
         self._jobs: dict[str, tuple[Address, Job]] = {}
-        #: Application -> when it was tried to find its master, why in vain, and how often that was so.
+        #: Application -> (time of the last attempt to find its master, error, number of failures).
         self._failed: dict[str, tuple[float, EpsError, int]] = {}
 
     def job(self, application: Application) -> Job:
@@ -57,7 +57,7 @@ class Masters:
         Raises
         ------
         EpsError
-            What a caller must know cannot be read.
+            The job's files, which hold its secret, cannot be read.
         """
         name, place = application.application_id, Address(application.host, application.port)
         known = self._jobs.get(name)
@@ -70,9 +70,9 @@ class Masters:
             directory = self._staged.directory(name, application.name, application.user, place)
         except (ConfigError, StorageError) as found:
             self._failed[name] = time.monotonic(), found, times + 1
-            # The first failure may only be early: a master registers before it says where it listens.
+            # The first attempt may come too early: a master registers before it publishes its address.
             if times == 1:
-                self._tell(f"{application} is left alone: {found}")
+                self._tell(f"{application} cannot be shrunk: its job master cannot be queried: {found}")
             raise
         self._failed.pop(name, None)
         if known is not None:
@@ -81,22 +81,22 @@ class Masters:
         return self._jobs[name][1]
 
     def status(self, application: Application) -> Mapping[str, Any]:
-        """Return the status of an application's job; raises as :meth:`job`, or since its master does not answer."""
+        """Return the status of an application's job.  Raises as :meth:`job`, or if the master does not answer."""
         try:
             return self.job(application).status(ASK_TIMEOUT_S)
         except AuthenticationError:
-            # Another job of that name listened there once.
+            # The cached secret belongs to an earlier job at that address.
             self._forget(application.application_id)
             raise
 
     def keep(self, applications: Iterable[Application]) -> None:
-        """Forget all other applications: they have ended."""
+        """Close the connections to all other applications: they have ended."""
         kept = {application.application_id for application in applications}
         for name in {*self._jobs, *self._failed} - kept:
             self._forget(name)
 
     def close(self) -> None:
-        """Forget all applications; harmless when repeated."""
+        """Close all connections.  Idempotent."""
         self.keep(())
         self._staged.close()
 
@@ -109,18 +109,18 @@ class Masters:
 
 
 class AskedMasters:
-    """Asks the masters of many jobs at once, with one deadline for all of them.  For one caller at a time.
+    """Queries the masters of many jobs concurrently, with one deadline.  Not thread-safe.
 
-    A plan is about one moment: a master that answers late, or hangs, must not make it older for the others.
+    A plan is for one snapshot: a master that is slow or hangs must not delay it.
 
     Parameters
     ----------
     feedback_iteration : int
-        A job that has come so far has given its early feedback.
+        A job that has reached this iteration has early feedback.
     ask : callable
-        May take its time, but must end; it is never called twice at once for one application.
+        May be slow, but must return; never called concurrently for one application.
     round_s : float, seconds
-        An application whose master has not answered by then is left out of the round.
+        Applications whose masters have not answered by then are left out of the round.
     """
 
     def __init__(self, feedback_iteration: int, ask: Ask, round_s: float = ROUND_S) -> None:
@@ -128,13 +128,13 @@ class AskedMasters:
         self._ask = ask
         self._round_s = round_s
         self._pool = ThreadPoolExecutor(AT_ONCE, "ask masters")
-        #: Application -> the question that was not answered in time, and still is not.
+        #: Application -> its query from an earlier round that is still unanswered.
         self._hanging: dict[str, Future[Facts | None]] = {}
-        #: Those of the last round that were late: they go last, so that they keep nobody from being asked.
+        #: Applications that were late in the last round: queried last, so that they do not block others.
         self._late: frozenset[str] = frozenset()
 
     def facts(self, applications: Iterable[Application]) -> dict[str, Facts]:
-        """Return application -> how its job is, without those whose masters have not answered in time."""
+        """Return application -> facts of its job, for the masters that answered in time."""
         self._hanging = {name: question for name, question in self._hanging.items() if not question.done()}
         asked = [a for a in applications if a.state == "RUNNING" and a.application_id not in self._hanging]
         asked.sort(key=lambda a: a.application_id in self._late)
@@ -155,23 +155,23 @@ class AskedMasters:
         except EpsError as error:
             logger.debug("%s: %s", application, error)
         except (KeyError, TypeError, ValueError) as error:
-            logger.warning("%s: its master tells no status of a job: %r", application, error)
+            logger.warning("%s: its job master returned an invalid status: %r", application, error)
         return None
 
     def close(self) -> None:
-        """Ask no more masters; calls under way end by themselves."""
+        """Stop querying; calls in progress end by themselves."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def facts_of(status: Mapping[str, Any], application: Application, feedback_iteration: int) -> Facts | None:
-    """Return how the job of an application is, by its status; None where the job has ended.
+    """Return the facts of an application's job from its status; None if the job has ended.
 
-    Containers are matched by YARN's own name.
+    Containers are matched by their YARN ids.
 
     Raises
     ------
     KeyError, TypeError, ValueError
-        It is no status of a job.
+        ``status`` is not the status of a job.
     """
     if status["state"] not in ("running", "starting"):
         return None
@@ -179,7 +179,7 @@ def facts_of(status: Mapping[str, Any], application: Application, feedback_itera
     roles = {}
     for held in application.containers:
         member = by_name.get(held.container_id)
-        # A container without a member was given back, and YARN has not heard of that yet.
+        # A container without a member was released, and YARN does not know yet.
         if member is not None:
             roles[held.container_id] = Role(member["role"])
     starting = status["state"] == "starting"

@@ -1,8 +1,8 @@
-"""Which machines of YARN a scheduler counts with, from one look at the ResourceManager to the next.  Pure.
+"""Track the machines of a YARN cluster from one poll of the ResourceManager to the next.  Pure.
 
-The scheduler's nodes are places, all of one size, since YARN puts a container where it likes: each stands for a machine
-that has as much, and there are as many as there are such machines.  A machine that YARN is taking out of service is
-gone at once; one of which it has not heard for a while may come back, as all do after a ResourceManager starts again.
+YARN chooses the machine of each container.  So the scheduler's nodes are slots of one size: one for each machine that
+is at least as large.  A machine that is being decommissioned is removed at once.  A machine that is missing may come
+back within :data:`MISSING_S`, as all do after a restart of the ResourceManager.
 
 Source: EPS §5.1 (the scheduler reads what is free from the resource manager); Hadoop, ``NodeState``.
 """
@@ -15,49 +15,49 @@ from dataclasses import dataclass
 from hscheduler.core import events as e
 from hscheduler.core.resources import Resources
 
-#: Seconds for which a machine may be missing.
+#: Seconds after which a missing machine is removed.
 MISSING_S = 15.0
 _RUNNING = "RUNNING"
-#: States of machines that somebody takes out of service.
+#: States of machines that are taken out of service.
 _LEAVING = {"DECOMMISSIONING": "is being decommissioned", "DECOMMISSIONED": "was decommissioned"}
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine as the ResourceManager tells of it."""
+    """A machine as the ResourceManager reports it."""
 
     #: ``host:port`` of its NodeManager.
     name: str
-    #: YARN's word.
+    #: YARN's NodeState.
     state: str
     size: Resources
 
 
 class Nodes:
-    """The machines that are counted with.
+    """Maps the machines of the cluster to the scheduler's slots.
 
     Parameters
     ----------
     size : Resources
-        Of a place: a smaller machine is none.
+        Size of a slot; smaller machines are ignored.
     places : iterable of str
-        Those that the scheduler has; which machines they were is not known.
+        Slots of a restored scheduler; their machines are not known.
     """
 
     def __init__(self, size: Resources, places: Iterable[str]) -> None:
         self._size = size
-        #: Place -> its machine; empty where that is not known.
+        #: Slot -> its machine; empty if unknown.
         self._machines = dict.fromkeys(places, "")
         self._missing_since_s: dict[str, float] = {}
         self._used = set(self._machines)
 
     def look(self, machines: Sequence[Machine], now_s: float) -> list[e.NodeEvent]:
-        """Return what has changed.
+        """Return the changes since the last call.
 
         Parameters
         ----------
         machines : sequence of Machine
-            Of any state; those that the ResourceManager does not know are missing.
+            All that the ResourceManager reports, in any state; others count as missing.
         now_s : float, seconds
         """
         states = {machine.name: machine.state for machine in machines}
@@ -67,7 +67,7 @@ class Nodes:
         return [event for event in (*come, *left) if event is not None]
 
     def _come(self, machine: str) -> e.NodeEvent | None:
-        """Give a machine the place of one that is missing and may be the same, or a new one."""
+        """Assign a machine to the slot of a missing one that may be the same, or to a new slot."""
         host = _host(machine)
         missing = (place for place, name in self._machines.items() if not name or self._is_missing(place, host))
         place = next(missing, None)
@@ -96,7 +96,7 @@ class Nodes:
             return None
         del self._machines[place], self._missing_since_s[place]
         if not machine:
-            return e.NodeLeft(place, "a node that was there before this service began is none of the cluster's")
+            return e.NodeLeft(place, "a node from before this service restarted is no longer in the cluster")
         became = _LEAVING.get(state) or f"is {state.lower() or 'gone'}"
         return e.NodeLeft(place, f"node {_host(machine)} {became}")
 

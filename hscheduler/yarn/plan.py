@@ -1,19 +1,20 @@
-"""Which containers are to be given back so that an application of YARN starts, and why.  Pure.
+"""Choose the containers that jobs must release so that a waiting YARN application can start, with the reason.  Pure.
 
-The choice is Algorithm 1's (:mod:`hscheduler.policies.elastic`), over what the ResourceManager has free.  Deviations:
+The choice is Algorithm 1's (:mod:`hscheduler.policies.elastic`), over the free resources of the ResourceManager.
+Deviations:
 
-- YARN places containers and decides in which order applications get them; here only room is made.
-- Others shrink only where room is what is missing.  Where YARN holds an application back by the share of job masters,
-  by the share of a user, or since no node has its label, that is said, and nothing is taken.
-- Before its job master runs, of an application only that container is known; its tags may say the rest:
+- YARN places containers and orders applications; this plan only frees resources.
+- Jobs shrink only when resources are missing.  If YARN holds an application back by its AM limit, by its user limit,
+  or for lack of a labelled node, the plan says so and takes nothing.
+- Before its job master runs, YARN knows only the master's container.  Tags of the application may give the rest:
   ``eps.workers=3 eps.servers=1 eps.worker=4096x1 eps.server=4096x1`` (memory in MB, cores).
-- Algorithm 1 takes a container for each that is missing.  On YARN every job has containers of its own size, and in the
-  place of one with eight gigabytes several fit: where sizes differ as few are taken as it takes, in the order in which
-  Algorithm 1 removes them (lines 18-26: one from each job in turn, the largest first, workers before servers).
-- What is marked already counts as free, since it will be; so nothing is taken twice.  Where somebody else gets it, the
-  next snapshot shows that, and it is planned again.
-- A plan takes for one application.  Those after it in the queue wait for the next.
-- Nothing is taken from a queue from which YARN itself preempts: one would undo what the other does.
+- Algorithm 1 takes one container for each missing one.  On YARN each job has its own container sizes, and several
+  small containers may fit into a large one.  Where sizes differ, the plan takes as few as possible.  The order is that
+  of Algorithm 1 (lines 18-26: one from each job in turn, the largest first, workers before servers).
+- A marked container already counts as free, so nothing is taken twice.  If another application gets the resources,
+  the next snapshot shows it and the plan is made again.
+- A plan takes containers for one application; later ones in the queue wait for the next plan.
+- Nothing is taken from a queue from which YARN itself preempts: the two would undo each other's work.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from dataclasses import dataclass, field, replace
 
 from hscheduler.core.decisions import Action, AdmissionView, Decision, Shrink, Start
 from hscheduler.core.jobs import Job, JobRequest, Phase
+from hscheduler.core.placement import FreeIndex, FreeSpace
 from hscheduler.core.resources import NOTHING, Container, Resources, Role
-from hscheduler.core.room import FreeIndex, Room
 from hscheduler.core.words import count_of, counted
 from hscheduler.policies.elastic import schedule_incoming, unplaced
 from hscheduler.policies.placing import listed, place, roles_of, size_of
@@ -39,33 +40,33 @@ _MOST_MEMBERS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """How a job is: what YARN does not know of it, and its master does."""
+    """The state of a job that its master knows and YARN does not."""
 
-    #: It has given its early feedback: others may get what it has.
+    #: It has early feedback, so it may be shrunk for others.
     early_feedback: bool
-    #: Container -> worker or server; what is not in it is neither counted nor taken.
+    #: Container -> worker or server; other containers are neither counted nor taken.
     roles: Mapping[str, Role] = field(default_factory=dict)
-    #: Its size is not changing just now.
+    #: No change of its size is in progress.
     may_shrink: bool = True
-    #: It waits for its first workers and servers, of which it may have some.
+    #: It waits for its first workers and servers; it may have some of them.
     starting: bool = False
 
 
 def make_plan(snapshot: Snapshot, facts: Mapping[str, Facts]) -> Plan:
-    """Return what is to be given back now.
+    """Return the plan for a snapshot.
 
     Parameters
     ----------
     snapshot : Snapshot
     facts : mapping
-        Application id -> how its job is; from one that is not there nothing is taken.
+        Application id -> facts of its job; nothing is taken from applications that are missing here.
     """
     planner = _Planner(snapshot, facts)
     waiting = sorted(
         (a for a in snapshot.applications if waits(a, facts.get(a.application_id))),
         key=lambda a: (-a.priority, a.submitted_ms, a.application_id),
     )
-    # One after the other, up to the first for which something is taken.
+    # In queue order, up to the first application for which containers are taken.
     takes = next(filter(None, map(planner.make_room, waiting)), ())
     marked = [held.container_id for a in snapshot.applications for held in a.containers if held.marked]
     return Plan(
@@ -78,10 +79,10 @@ def make_plan(snapshot: Snapshot, facts: Mapping[str, Facts]) -> Plan:
 
 
 def waits(application: Application, facts: Facts | None = None) -> bool:
-    """Return whether an application is to start: it lacks its job master, or that runs and lacks its first members.
+    """Return whether an application is starting: it waits for its job master, or for its first members.
 
-    One that has members and asks for more grows, or replaces what it lost, unless its job master says that it has not
-    started: nobody shrinks for that.
+    An application with members that requests more is growing or replacing lost members, unless its job master reports
+    that it is starting.  No job shrinks for that.
     """
     if any(ask.for_master for ask in application.asks):
         return True
@@ -91,19 +92,19 @@ def waits(application: Application, facts: Facts | None = None) -> bool:
 
 
 class _Planner:
-    """One plan on its way."""
+    """Builds one plan."""
 
     def __init__(self, snapshot: Snapshot, facts: Mapping[str, Facts]) -> None:
         self._snapshot = snapshot
         self._facts = facts
         self.sentences: list[str] = []
-        #: Somebody waits who can be helped; what is marked is spared otherwise.
+        #: A waiting application can be helped; otherwise the marked containers are spared.
         self.needs_room = False
-        #: Node -> what applications before this one will get there.
+        #: Node -> resources that earlier applications will get there.
         self._promised: dict[str, Resources] = {}
 
     def make_room(self, application: Application) -> tuple[str, ...]:
-        """Return what others give so that an application can start; () where nothing is to be taken for it."""
+        """Return the containers that others release so that an application can start; () if none."""
         partition = application.asks[0].label
         limit = _limit_of_yarn(self._snapshot, application, partition)
         if limit:
@@ -140,7 +141,7 @@ class _Planner:
 
 
 def _fought_over(snapshot: Snapshot) -> list[str]:
-    """Return what is to be set where YARN's own preemption takes from the same queues."""
+    """Return advice for each queue from which YARN itself preempts."""
     return [
         f"nothing is taken from queue {queue}: YARN's own preemption may take from it, and would fight with "
         f"H-scheduler's; set yarn.scheduler.capacity.PATH.disable_preemption to true for the path of {queue} in "
@@ -154,14 +155,14 @@ def _preempted(snapshot: Snapshot) -> set[str]:
     return {queue.queue for queue in snapshot.queues if not queue.preemption_disabled}
 
 
-# ---- what an application waits for
+# ---- the request of a waiting application
 
 
 def _request(application: Application) -> tuple[JobRequest, str]:
-    """Return what an application waits for as a job of the core, and in words; what it has takes no room."""
+    """Return the missing containers of an application as a request, and as text."""
     master = next((ask.size for ask in application.asks if ask.for_master), None)
     if master is not None:
-        # What outlived the attempt before is not asked for again: then only the master is.
+        # Containers kept from the previous attempt are not requested again: only the master is missing.
         kept = any(not held.is_master for held in application.containers)
         tags = dict(tag.partition("=")[::2] for tag in (() if kept else application.tags))
         counts = [_number(tags.get(f"eps.{role}s", "")) for role in ("worker", "server")]
@@ -201,11 +202,11 @@ def _total(request: JobRequest) -> Resources:
     return Resources(vcores, sum(size.memory_mb * number for size, number in request.needs()))
 
 
-# ---- what holds it that is no lack of room
+# ---- limits of YARN other than missing resources
 
 
 def _limit_of_yarn(snapshot: Snapshot, application: Application, partition: str) -> str:
-    """Return which limit holds an application whatever is free, as words; empty where none does."""
+    """Return the limit that holds an application back regardless of free resources, as text; empty if none."""
     queue = application.queue
     if any(ask.for_master for ask in application.asks) and "AM resource limit exceeded" in application.diagnostics:
         if "User's AM" in application.diagnostics:
@@ -222,7 +223,7 @@ def _limit_of_yarn(snapshot: Snapshot, application: Application, partition: str)
 
 
 def _user_limit(snapshot: Snapshot, application: Application, partition: str, need: Resources, taken: set[str]) -> str:
-    """Return that a user has all that one may have, as words, even when what is taken is given back; or nothing."""
+    """Return that the user limit holds an application back even after the release of ``taken``, as text; or empty."""
     nodes = {node.node for node in snapshot.nodes if node.partition == partition}
     who = application.queue, application.user, partition
     for user in snapshot.users:
@@ -245,10 +246,10 @@ def _user_limit(snapshot: Snapshot, application: Application, partition: str, ne
 
 
 def _infeasible(decision: Decision, view: _YarnView, application: Application, need: Resources) -> str:
-    """Return why others have too little to give, of the ``need`` of who waits."""
+    """Return why other jobs cannot release enough for the ``need`` of the application."""
     why = next(iter(decision.waiting.values()), "there is no room")
     if not any(ask.for_master for ask in application.asks):
-        # YARN says how large containers are that are asked for, not what they are for.
+        # YARN reports the size of requested containers, not their role.
         missing = counted(len(unplaced(view, view.queue[0])), "container")
         why = f"infeasible: there is no room for {missing}, and jobs with early feedback can spare too little"
     given = list(spared(view))
@@ -268,14 +269,14 @@ def _infeasible(decision: Decision, view: _YarnView, application: Application, n
     return f"{why} ({listed(reasons)})" if reasons else why
 
 
-# ---- the cluster, as Algorithm 1 sees it
+# ---- the view for Algorithm 1
 
 
 class _YarnView:
-    """One partition as Algorithm 1 sees it, with one application that waits and the jobs that may give.
+    """One partition as Algorithm 1 sees it: the waiting application, and the jobs that may shrink.
 
-    The queue that it is in may have less than the nodes have free: then that much is free, and only jobs of the same
-    queue can make room.
+    The application's queue may have less left than the nodes have free.  Then only that amount counts as free, and only
+    jobs of the same queue can release more.
     """
 
     number_of_decision = 0
@@ -300,7 +301,7 @@ class _YarnView:
         self.others = [(a, facts.get(a.application_id)) for a in applications]
         self._applications = {a.application_id: a for a in snapshot.applications}
         self.label = partition
-        #: The label of the node of each container that jobs could spare, were it not for that label.
+        #: Node labels of the containers that jobs could spare if they were in this partition.
         self.elsewhere: list[str] = []
         self._labels = {n.node: n.partition for n in snapshot.nodes}
         nodes = {n.node: self._counted(n.free) for n in snapshot.nodes if n.partition == partition}
@@ -329,7 +330,7 @@ class _YarnView:
                 self._add(number, a, known, nodes)
 
     def _add(self, number: int, application: Application, facts: Facts, nodes: Mapping[str, Resources]) -> None:
-        """Add a job that may give; what it has elsewhere counts as the one that it keeps."""
+        """Add a job that may shrink; members in other partitions count as the one that it must keep."""
         there: dict[Role, list[Container]] = {Role.WORKER: [], Role.SERVER: []}
         elsewhere: dict[Role, list[str]] = {role: [] for role in there}
         newest: list[Held] = sorted(application.containers, key=lambda held: (held.age_ms, held.container_id))
@@ -352,22 +353,22 @@ class _YarnView:
         self._containers[application.application_id] = there
 
     def amount(self, size: Resources) -> str:
-        """Return an amount in words, as far as it counts."""
+        """Return an amount as text, without cores if YARN does not count them."""
         return str(size) if self._cores else f"{size.memory_mb} MiB"
 
     def _left_of_queue(self, snapshot: Snapshot, queue: str, partition: str, freed: Resources) -> Resources | None:
         for found in snapshot.queues:
-            # One without a maximum of its own says nothing.
+            # A queue without its own maximum sets no limit.
             if (found.queue, found.partition) == (queue, partition) and found.most != NOTHING:
                 return self._counted(found.most) - self._counted(found.used) + freed
         return None
 
     def application(self, application_id: str) -> Application:
-        """Return an application."""
+        """Return an application by its id."""
         return self._applications[application_id]
 
     def told(self, shrink: Shrink) -> str:
-        """Return what a job gives, in words."""
+        """Return the numbers of workers and servers that a job releases, as text."""
         roles = self._containers[shrink.job_id]
         workers = sum(c.container_id in shrink.containers for c in roles[Role.WORKER])
         parts = [(workers, "worker"), (len(shrink.containers) - workers, "server")]
@@ -375,25 +376,25 @@ class _YarnView:
 
     # ---- as in :class:`hscheduler.core.decisions.AdmissionView`
 
-    def room(self) -> Room:
-        """Return a trial of placements; what is marked counts as free."""
-        return Room(self._room)
+    def room(self) -> FreeSpace:
+        """Return the free space for trial placements; marked containers count as free."""
+        return FreeSpace(self._room)
 
     def containers(self, job: Job, role: Role) -> list[Container]:
-        """Return what a job has in this partition and is not asked for already, the newest first."""
+        """Return a job's unmarked containers in this partition, the newest first."""
         return self._containers[job.job_id][role]
 
     def removable(self, role: Role) -> Iterator[Job]:
-        """Yield jobs that may give and have more than one of a role, those with most of it first."""
+        """Yield jobs that may shrink and have at least two members of a role, those with most members first."""
         return iter(sorted((j for j in self._jobs if j.count(role) > 1), key=lambda j: (-j.count(role), j.number)))
 
     def running(self) -> Sequence[Job]:
-        """Return the jobs that may give."""
+        """Return the jobs that may shrink."""
         return self._jobs
 
 
 def _capped(nodes: Mapping[str, Resources], left: Resources) -> dict[str, Resources]:
-    """Return of what nodes have free only as much as a queue may still have."""
+    """Return the free resources of nodes, capped in total at what a queue may still use."""
     found: dict[str, Resources] = {}
     for node, free in nodes.items():
         size = Resources(max(0, min(free.vcores, left.vcores)), max(0, min(free.memory_mb, left.memory_mb)))
@@ -402,21 +403,20 @@ def _capped(nodes: Mapping[str, Resources], left: Resources) -> dict[str, Resour
     return found
 
 
-# ---- where containers are of other sizes than those that are missing
+# ---- containers of different sizes
 
 
 def start_with_fewest(view: AdmissionView, head: Job) -> Decision | None:
-    """Return the plan that starts a job with as few containers of others as it takes.
+    """Return the plan that starts a job by taking as few containers as possible.
 
-    None where Algorithm 1 decides: their containers are of the size of its own, there is room, or all that can be
-    spared is too little.
+    None where Algorithm 1 decides: all sizes are equal, enough is free, or too little can be spared.
     """
     spare = list(spared(view))
     if not _differ(spare, head) or _fits(view, head, ()) or not _fits(view, head, spare):
         return None
     enough = bisect_left(range(len(spare)), True, key=lambda number: _fits(view, head, spare[:number]))
     needed = spare[:enough]
-    # What was taken before it turned out that it lies where it is of no use is left to its job.
+    # Return containers whose nodes turned out not to help.
     for container in needed[-2::-1]:
         others = [other for other in needed if other is not container]
         if _fits(view, head, others):
@@ -433,7 +433,7 @@ def start_with_fewest(view: AdmissionView, head: Job) -> Decision | None:
 
 
 def spared(view: AdmissionView) -> Iterator[Container]:
-    """Yield what jobs can spare, one of each in turn; each keeps one worker and one server."""
+    """Yield the containers that jobs can spare, one of each job in turn; each keeps one worker and one server."""
     for role in (Role.WORKER, Role.SERVER):
         given = [view.containers(job, role)[: job.count(role) - 1] for job in view.removable(role)]
         for turn in range(max(map(len, given), default=0)):
@@ -441,13 +441,13 @@ def spared(view: AdmissionView) -> Iterator[Container]:
 
 
 def _differ(spare: Sequence[Container], head: Job) -> bool:
-    """Return whether one of the containers is of another size than one of the job's."""
+    """Return whether any spare container differs in size from any of the job's containers."""
     sizes = [size for size, number in head.request.needs() if number and size != NOTHING]
     return any(size != container.resources for size in sizes for container in spare)
 
 
 def _fits(view: AdmissionView, head: Job, given: Sequence[Container]) -> bool:
-    """Return whether the job starts in what is free and what is given."""
+    """Return whether the job fits into the free resources plus the given containers."""
     room = view.room()
     for container in given:
         room.give(container.node, container.resources)

@@ -1,10 +1,10 @@
-"""What the plugin in a ResourceManager tells in a round, the plan that it is answered, and both as text.  Pure.
+"""The messages between the plugin in a ResourceManager and H-scheduler: snapshots, plans, and their text.  Pure.
 
 Names are YARN's own: ``application_1700000000000_0001``, ``container_1700000000000_0001_01_000002``, ``host:port``.
 
-The plugin posts a snapshot to ``/plan`` and is answered a plan: UTF-8, a line for each thing, fields divided by tabs,
-each written as in a form of HTML (``a b`` is ``a+b``).  Numbers are whole, of memory in MB; truths are ``true`` and
-``false``.  The last line is ``end``: what lacks it is cut off and counts nowhere.  ::
+The plugin posts a snapshot to ``/plan`` and gets a plan.  Both are UTF-8, one record a line, fields separated by tabs
+and encoded as in an HTML form (``a b`` is ``a+b``).  Numbers are integers, memory is in MB, booleans are ``true`` and
+``false``.  The last line is ``end``; a message without it is truncated and rejected.  ::
 
     hscheduler-yarn  3  instance  taken_ms  counts_cores
     node       node  partition  free_mb  free_vcores
@@ -23,12 +23,12 @@ each written as in a form of HTML (``a b`` is ``a+b``).  Numbers are whole, of m
     say        sentence
     end
 
-``ask`` and ``container`` come somewhere behind the ``app`` that they belong to.
+``ask`` and ``container`` lines follow the ``app`` line that they belong to.
 
-Both sides prove in the header ``X-EPS-Proof`` that they know the secret, which never travels.  The plugin sends the
-SHA-256 of the body in ``X-EPS-Digest``, and as its proof the HMAC-SHA256 of ``plan for``, a blank and that digest, so
-that H-scheduler checks the proof before it reads a body.  H-scheduler's proof is the HMAC-SHA256 of ``plan of``, a
-blank, the plugin's proof, a newline and the body.
+Both sides prove in the header ``X-EPS-Proof`` that they know the secret, which is never sent.  The plugin sends the
+SHA-256 of the body in ``X-EPS-Digest``.  Its proof is the HMAC-SHA256 of ``plan for``, a space and that digest, so
+H-scheduler can check it before it reads the body.  H-scheduler's proof is the HMAC-SHA256 of ``plan of``, a space, the
+plugin's proof, a newline and the body.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from hscheduler.core.resources import Resources
 
 PROOF = "X-EPS-Proof"
 DIGEST = "X-EPS-Digest"
-#: Twenty thousand containers of EPS applications take as much.  The plugin sends no more.
+#: Limit of a snapshot, which the plugin respects; enough for twenty thousand containers.
 MOST_BYTES = 4 << 20
 _BEGIN, _PLAN, _VERSION, _END = "hscheduler-yarn", "hscheduler-plan", "3", "end"
 _TRUTHS = {"true": True, "false": False}
 
 
-# ---- what is told and answered
+# ---- snapshots and plans
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node that runs."""
+    """A running node."""
 
     node: str
     #: Its label; empty: the default partition.
@@ -65,9 +65,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Containers that an application asked for and has not got."""
+    """A pending container request of an application."""
 
-    #: One for its job master; else for its members.
+    #: For the job master; otherwise for members.
     for_master: bool
     number: int
     size: Resources
@@ -77,25 +77,25 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A container that an application has."""
+    """A container of an application."""
 
     container_id: str
     node: str
     size: Resources
-    #: The job master's: never given back.
+    #: The job master's container, which is never taken.
     is_master: bool
     age_ms: int
-    #: The plugin has marked it for preemption, and it is still there.
+    #: The plugin has marked it for preemption.
     marked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """An application that is not over."""
+    """An application that has not ended."""
 
     application_id: str
     name: str
-    #: YARN's word: SUBMITTED, ACCEPTED, RUNNING and so on.
+    #: YARN's application state: SUBMITTED, ACCEPTED, RUNNING and so on.
     state: str
     queue: str
     user: str
@@ -106,7 +106,7 @@ class Application:
     #: Where its job master listens; empty and -1 before it has registered.
     host: str = ""
     port: int = -1
-    #: What YARN says of it, as why its job master is not started.
+    #: YARN's diagnostics, such as why the job master has not started.
     diagnostics: str = ""
     asks: tuple[Ask, ...] = ()
     containers: tuple[Held, ...] = ()
@@ -117,37 +117,37 @@ class Application:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue that applications are in, in one partition."""
+    """A queue with applications, in one partition."""
 
     queue: str
     partition: str
     used: Resources
-    #: All that it may have there.
+    #: Its maximum there.
     most: Resources
     preemption_disabled: bool
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """What a user has in a queue, in one partition."""
+    """The usage and limit of a user in a queue, in one partition."""
 
     queue: str
     user: str
     partition: str
     used: Resources
-    #: All that a user may have by the queue's user-limit-factor, if nobody else asked.
+    #: Limit by the queue's user-limit-factor, without demand from other users.
     limit: Resources
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What there is at a moment."""
+    """The state of a cluster at one time."""
 
-    #: Names the ResourceManager's life.
+    #: Id of the ResourceManager's process.
     instance: str
-    #: On a clock of that life.
+    #: On a clock of that process.
     taken_ms: int
-    #: YARN counts cores, too; else only memory decides where a container fits.
+    #: YARN counts cores; otherwise only memory decides where a container fits.
     counts_cores: bool
     nodes: tuple[Node, ...] = ()
     applications: tuple[Application, ...] = ()
@@ -155,56 +155,56 @@ class Snapshot:
     users: tuple[User, ...] = ()
 
     def counted(self, size: Resources) -> Resources:
-        """Return a size as YARN counts it: without cores where it counts memory only."""
+        """Return a size as YARN counts it: without cores if YARN counts memory only."""
         return size if self.counts_cores else replace(size, vcores=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be given back."""
+    """The containers to preempt."""
 
-    #: Those of the snapshot that it was made for.
+    #: ``instance`` and ``taken_ms`` are those of the snapshot.
     instance: str
     taken_ms: int
-    #: Containers to mark for preemption, and to kill where they are not given back in time.
+    #: Containers to mark for preemption, and to kill if they are not released in time.
     takes: tuple[str, ...] = ()
-    #: Containers that were marked and need not be killed.
+    #: Marked containers that need not be killed any more.
     spares: tuple[str, ...] = ()
-    #: Why, for whoever asks.
+    #: The reasons, for users.
     sentences: tuple[str, ...] = ()
 
 
-# ---- the texts
+# ---- encoding
 
 _Kind = TypeVar("_Kind", Ask, Held)
 
 
 class WireError(ValueError):
-    """A text that is none of these."""
+    """A malformed or truncated message."""
 
 
 def digest_of(body: bytes) -> str:
-    """Return the digest of a snapshot's text."""
+    """Return the digest of an encoded snapshot."""
     return hashlib.sha256(body).hexdigest()
 
 
 def proof_of_request(secret: bytes, digest: str) -> str:
-    """Return the proof that comes with a snapshot whose text has this digest."""
+    """Return the plugin's proof for an encoded snapshot with this digest."""
     return hmac.new(secret, f"plan for {digest}".encode(), hashlib.sha256).hexdigest()
 
 
 def proof_of_answer(secret: bytes, request_proof: str, body: bytes) -> str:
-    """Return what is sent with the plan for a request that came with ``request_proof``."""
+    """Return H-scheduler's proof for an encoded plan, the answer to a request with ``request_proof``."""
     return hmac.new(secret, f"plan of {request_proof}\n".encode() + body, hashlib.sha256).hexdigest()
 
 
 def parse_snapshot(body: bytes) -> Snapshot:
-    """Return what a text of the plugin says.
+    """Decode a snapshot.
 
     Raises
     ------
     WireError
-        It is none, or not whole.
+        The message is malformed or truncated.
     """
     lines = _lines(body)
     try:
@@ -228,7 +228,7 @@ def parse_snapshot(body: bytes) -> Snapshot:
 
 
 def plan_text(plan: Plan) -> bytes:
-    """Return a plan as the plugin reads it."""
+    """Encode a plan."""
     fields = [("at", plan.instance), ("at", str(plan.taken_ms))]
     for word, values in (("take", plan.takes), ("spare", plan.spares), ("say", plan.sentences)):
         fields += [(word, value) for value in values]
@@ -286,7 +286,7 @@ class _Reader:
         self._asks[application_id], self._held[application_id] = [], []
 
     def applications(self) -> tuple[Application, ...]:
-        """Return every application, with what it asks for and what it holds."""
+        """Return the applications with their requests and containers."""
         return tuple(
             replace(a, asks=tuple(self._asks[name]), containers=tuple(self._held[name]))
             for name, a in self._applications.items()
@@ -330,7 +330,7 @@ def _resources(mb: str, vcores: str) -> Resources:
 
 
 def _lines(body: bytes) -> list[list[str]]:
-    """Return the fields of every line but the last, which must be there."""
+    """Return the fields of each line; the last line must be ``end`` and is left out."""
     try:
         lines = body.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:

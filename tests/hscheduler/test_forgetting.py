@@ -76,7 +76,7 @@ def with_a_damaged_entry(directory: ServiceDir) -> None:
             that_leads_elsewhere,
             "7 orders had been given before SweepOpened at 1.000 s, but what stands there leads to 0",
         ),
-        (that_cannot_be_taken, "JobStarted at 1.000 s cannot be taken: ValueError: there is no job ghost"),
+        (that_cannot_be_taken, "JobStarted at 1.000 s cannot be taken: ValueError: unknown job ghost"),
         (with_a_damaged_entry, "an entry cannot be read: JSONDecodeError"),
     ),
 )

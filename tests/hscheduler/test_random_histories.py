@@ -330,8 +330,8 @@ def test_a_cancelled_job_ends_and_leaves_nothing(phase):
 
 def test_events_of_jobs_that_never_were_are_refused():
     toy = Toy.of(1, POLICIES["static"])
-    with pytest.raises(ValueError, match="there is no job ghost"):
+    with pytest.raises(ValueError, match="unknown job ghost"):
         toy.send(e.JobStarted("ghost"))
     toy.submit(request("a"))
-    with pytest.raises(ValueError, match="there has been a job a"):
+    with pytest.raises(ValueError, match="job id a is already in use"):
         toy.submit(request("a"))

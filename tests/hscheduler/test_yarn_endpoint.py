@@ -157,7 +157,7 @@ def test_secret_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
     assert secret_of(path) == secret
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o640)
-    with pytest.raises(StorageError, match="others may read the secret: chmod 600"):
+    with pytest.raises(StorageError, match="other users may read the secret: run chmod 600"):
         secret_of(path)
     with pytest.raises(StorageError, match="is a folder, but must be a file with the secret"):
         secret_of(tmp_path)
@@ -165,7 +165,7 @@ def test_secret_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
     path.write_text("\n")
     with pytest.raises(StorageError, match="is empty"):
         secret_of(path)
-    with pytest.raises(StorageError, match="cannot be made"):
+    with pytest.raises(StorageError, match="cannot be created"):
         secret_of(tmp_path / "no" / "secret")
 
 

@@ -82,7 +82,7 @@ def test_job_that_cannot_be_read_is_said_once_and_tried_now_and_then(
         with pytest.raises(StorageError, match="Permission denied"):
             found.status(JOB)
     assert len(staged.asked) == 4
-    assert told == [f"{JOB} is left alone: Permission denied"]
+    assert told == [f"{JOB} cannot be shrunk: its job master cannot be queried: Permission denied"]
     staged.error = None
     found.job(JOB)
 

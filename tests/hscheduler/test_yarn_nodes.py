@@ -88,7 +88,7 @@ def test_of_a_scheduler_that_goes_on_the_places_get_machines_and_the_rest_leave(
     nodes = Nodes(SIZE, ["node-1", "node-2", "node-7"])
     assert nodes.look([machine(1), machine(2)], 0.0) == []
     assert nodes.look([machine(1), machine(2)], MISSING_S) == [
-        e.NodeLeft("node-7", "a node that was there before this service began is none of the cluster's")
+        e.NodeLeft("node-7", "a node from before this service restarted is no longer in the cluster")
     ]
 
 

@@ -1,10 +1,10 @@
-"""What the cluster took from jobs is given back to them: by a scheduler, not by the jobs themselves.
+"""Replacement of containers that the cluster took from jobs.
 
-A job that a scheduler manages asks for nobody in the place of a member that was drained (:mod:`eps.core.evictions`):
-its containers are the scheduler's to grant.  So there is one who asks, and what the cluster took for somebody else is
-not taken from that again.
+A scheduled job does not replace a drained member itself (:mod:`eps.core.evictions`): only the scheduler grants
+containers.  So one component requests replacements, and containers that the cluster needs are not requested back at
+once.
 
-Source: Proteus §3.3 (a job goes on with what is left); EPS is silent about containers that are taken away.
+Source: Proteus §3.3 (a job continues with its remaining members).  EPS does not cover containers that are taken away.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from hscheduler.core.resources import Role
 from hscheduler.core.words import words_of
 
 
-def may_return(job: Job, others_come_first: bool) -> bool:
-    """Return whether a job may have back now what it lacks.
+def may_replace(job: Job, others_come_first: bool) -> bool:
+    """Return whether the lost containers of a job may be replaced now.
 
     Parameters
     ----------
     job : Job
     others_come_first : bool
-        Somebody waits, for whom jobs in the training phase may have to give anyway.
+        Jobs are queued for which the policy shrinks jobs in the training phase.
     """
     settled = job.phase.runs and not job.growing and job.iteration >= job.no_return_before
     return settled and not (others_come_first and job.phase is Phase.TRAINING)
 
 
-def give_back(view: View, jobs: Sequence[Job]) -> Decision:
-    """Return the plan that gives jobs what they lack, the first of them first, as far as it is free."""
+def replace_lost(view: View, jobs: Sequence[Job]) -> Decision:
+    """Return the plan that replaces the lost containers of jobs, in this order, as far as resources are free."""
     room = view.room()
     actions: list[Grow] = []
     gains: list[str] = []

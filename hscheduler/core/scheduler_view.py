@@ -1,6 +1,6 @@
-"""What H-scheduler knows, as policies may see it: jobs, the queue, the ledger, and what is found by them.
+"""The state of H-scheduler and the view that policies have of it: jobs, queue, ledger and lookup tables.
 
-:class:`hscheduler.core.state.Scheduler` changes it.
+Only its subclass :class:`hscheduler.core.state.Scheduler` changes it.
 
 Source: EPS §4, §6; design section 8.
 """
@@ -14,14 +14,14 @@ from hscheduler.core.counts import Counts
 from hscheduler.core.decisions import Policy
 from hscheduler.core.jobs import Direction, Job, JobRequest
 from hscheduler.core.ledger import Hold, Ledger
-from hscheduler.core.pending import Pending
+from hscheduler.core.pending_containers import Pending
+from hscheduler.core.placement import FreeSpace
 from hscheduler.core.resources import Container, Resources, Role
-from hscheduler.core.room import Room
 from hscheduler.core.training import Training
 
 
-class Seen:
-    """A scheduler's state as :class:`hscheduler.core.decisions.View` describes it.  Parameters as of a Scheduler."""
+class SchedulerView:
+    """A scheduler's state; implements :class:`hscheduler.core.decisions.View`.  Parameters as for Scheduler."""
 
     def __init__(
         self, nodes: Mapping[str, Resources], policy: Policy, seed: int = 0, threshold: int | None = None
@@ -33,56 +33,56 @@ class Seen:
         self._policy = policy
         self._threshold = threshold
         self._by_number: dict[int, Job] = {}
-        #: Jobs that have ever arrived.
+        #: Number of jobs that have arrived so far.
         self._arrived = 0
         self._queue: list[Job] = []
         self._running: dict[int, Job] = {}
         self._training = Training()
-        #: Those in the training phase, and of them those that may have one more.
+        #: Jobs in the training phase by member count, and those of them that may grow.
         self._by_count = {Role.WORKER: Counts(), Role.SERVER: Counts()}
         self._growable = {Role.WORKER: Counts(), Role.SERVER: Counts()}
-        #: Jobs of which something has changed since it was looked whether they may grow.
+        #: Jobs that changed since ``_growable`` was updated.
         self._touched: dict[int, Job] = {}
         self._totals = {Role.WORKER: 0, Role.SERVER: 0}
         self._slowed: dict[int, Job] = {}
-        #: Jobs from which the cluster took containers that they are to have again; None: not looked for yet.
+        #: Jobs with containers to replace, because the cluster took them; None: not computed yet.
         self._short: dict[int, Job] | None = {}
-        #: Whether news of iterations have told something that may be decided by.
+        #: Whether the progress report of this step may lead to a decision.
         self._is_told = False
         self._pending: dict[str, Pending] = {}
-        #: Jobs of which all that is pending was granted.
+        #: Jobs whose pending containers are all granted.
         self._complete: dict[str, None] = {}
-        #: Sweeps whose threshold is what fits the cluster, with a request of theirs.
+        #: Sweeps with the default threshold (what fits the cluster), each with one of its requests.
         self._default_thresholds: dict[str, JobRequest] = {}
-        #: What a job asks for -> whether it fits an empty cluster.
+        #: Requested resources -> whether they fit an empty cluster.
         self._fits: dict[tuple[object, ...], bool] = {}
         self._next_container = 0
         self._commands: list[e.Command] = []
-        #: Nodes on which something has become free, or was promised, since promises were looked at.
+        #: Nodes with freed resources or new promises since promises were last granted.
         self._look_at: dict[str, None] = {}
 
     # ---- the view of policies
 
     @property
     def queue(self) -> Sequence[Job]:
-        """Jobs that wait, the head first."""
+        """Queued jobs, the head first."""
         return self._queue
 
     @property
     def releasing(self) -> int:
-        """How many containers are on their way out."""
+        """Number of containers that are being released."""
         return self.ledger.num_releasing
 
-    def room(self) -> Room:
-        """Return a trial of placements."""
+    def room(self) -> FreeSpace:
+        """Return the planned free space, for trial placements."""
         return self.ledger.room()
 
     def containers(self, job: Job, role: Role) -> list[Container]:
-        """Return a job's containers that it is not losing, the newest first."""
+        """Return a job's containers except those being released, the newest first."""
         return self.ledger.of_job(job.job_id, role, Hold.PROMISED, Hold.GRANTED)[::-1]
 
     def removable(self, role: Role) -> Iterator[Job]:
-        """Yield running jobs with early feedback and more than one of a role, those with most of it first."""
+        """Yield jobs in the training phase with at least two members of a role, those with most members first."""
         for number in self._by_count[role].descending():
             job = self._by_number[number]
             if job.count(role) < 2:
@@ -91,7 +91,7 @@ class Seen:
                 yield job
 
     def growable(self, role: Role) -> Iterator[Job]:
-        """Yield jobs in the training phase that may have one more of a role, those with least of it first."""
+        """Yield jobs in the training phase that may get one more member of a role, those with fewest first."""
         for job in self._touched.values():
             for each, counts in self._growable.items():
                 if job.may_have_one_more(each):
@@ -103,7 +103,7 @@ class Seen:
             yield self._by_number[number]
 
     def running(self) -> Sequence[Job]:
-        """Return the jobs that run, by arrival."""
+        """Return the running jobs, by arrival."""
         return [self._running[number] for number in sorted(self._running)]
 
     def in_training(self, sweep: str) -> Sequence[Job]:
@@ -111,19 +111,19 @@ class Seen:
         return self._training.of(sweep)
 
     def worst_in_training(self, sweep: str) -> Job:
-        """Return the job with the worst early feedback of a sweep that has jobs in the training phase."""
+        """Return the job with the worst early feedback; the sweep must have jobs in the training phase."""
         return self._training.worst(sweep)
 
     def finished(self, sweep: str) -> Sequence[tuple[int, float]]:
-        """Return arrival number and early feedback of a sweep's jobs that have finished, in the order of their ends."""
+        """Return (arrival number, early feedback) of a sweep's finished jobs, in the order in which they finished."""
         return self._training.finished(sweep)
 
     def sweeps(self) -> Sequence[str]:
-        """Return the sweeps that have jobs in the training phase."""
+        """Return the sweeps with jobs in the training phase."""
         return self._training.sweeps()
 
     def crowded(self) -> Sequence[tuple[str, int]]:
-        """Return the sweeps with more jobs in the training phase than their threshold, and how many they have."""
+        """Return (sweep, jobs in the training phase) for each sweep above its threshold."""
         return self._training.crowded()
 
     def threshold(self, sweep: str) -> int:
@@ -131,13 +131,13 @@ class Seen:
         return self._training.threshold(sweep)
 
     def direction(self, sweep: str) -> Direction:
-        """Return which early feedback of a sweep is better."""
+        """Return whether lower or higher early feedback is better in a sweep."""
         return self._training.direction(sweep)
 
     def slowed(self) -> Sequence[Job]:
-        """Return the jobs that a growth made slower."""
+        """Return the jobs that became slower when they grew."""
         return list(self._slowed.values())
 
     def totals(self) -> tuple[int, int]:
-        """Return the number of workers and of servers in the cluster."""
+        """Return the number of workers and servers in the cluster."""
         return self._totals[Role.WORKER], self._totals[Role.SERVER]

@@ -1,8 +1,8 @@
-"""What is free on which node, and how containers would fit: node by node, never as a sum over the cluster.
+"""Free resources by node, and the placement of containers (best fit).
 
-Source: EPS Algorithm 1 lines 3-4 and 31.  Deviation: the paper adds free resources up over the cluster; eight times
-4 GB free on eight nodes need not hold one container of 8 GB, so containers are placed on nodes, each on the one with
-the least free that holds it.
+Source: EPS Algorithm 1 lines 3-4 and 31.  Deviation: the paper sums free resources over the cluster.  Eight nodes with
+4 GB free each cannot hold one container of 8 GB.  So each container is placed on a node: the one with the least free
+resources that holds it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from hscheduler.core.resources import Resources
 
 
 class FreeIndex:
-    """The free resources of every node, found by amount.
+    """Nodes indexed by their free resources.
 
-    Nodes with equally much free share a bucket, and a cluster has few different amounts: finding a node takes as
+    Nodes with the same free resources share a bucket, and a cluster has few distinct amounts.  So a lookup takes as
     long with ten thousand nodes as with ten.
 
     Parameters
     ----------
     nodes : mapping
-        Name -> what is free on it.  Their order decides between nodes that are alike.
+        Name -> free resources.  The order breaks ties between nodes with the same amount.
     """
 
     def __init__(self, nodes: Mapping[str, Resources]) -> None:
         self._free = dict(nodes)
-        #: Amount -> nodes, in the order in which they came to have it.
+        #: Free resources -> nodes, in the order in which they reached that amount.
         self._buckets: dict[Resources, dict[str, None]] = {}
         for name, free in self._free.items():
             self._buckets.setdefault(free, {})[name] = None
@@ -45,7 +45,7 @@ class FreeIndex:
         return len(self._free)
 
     def set(self, node: str, free: Resources) -> None:
-        """Say what is free on a node, also a new one."""
+        """Set the free resources of a node; adds it if it is new."""
         self.drop(node)
         self._free[node] = free
         bucket = self._buckets.get(free)
@@ -55,7 +55,7 @@ class FreeIndex:
             bucket[node] = None
 
     def drop(self, node: str) -> None:
-        """Forget a node; harmless for one that is not known."""
+        """Remove a node.  Idempotent."""
         before = self._free.pop(node, None)
         if before is not None:
             bucket = self._buckets[before]
@@ -64,48 +64,48 @@ class FreeIndex:
                 del self._buckets[before]
 
     def buckets(self) -> ItemsView[Resources, dict[str, None]]:
-        """Return each amount that is free somewhere, with its nodes; not to be changed."""
+        """Return (free resources, nodes) pairs; read-only."""
         return self._buckets.items()
 
 
-class Room:
-    """A trial of placements: what would be free if containers came and went; the index itself stays as it is.
+class FreeSpace:
+    """Free space under trial placements; the index itself does not change.
 
     Parameters
     ----------
     index : FreeIndex
-        Not to be changed while the trial lasts.
+        Must not change while this object is in use.
     changed : mapping, optional
-        Node -> what is free there instead.
+        Node -> free resources that override the index.
     """
 
     def __init__(self, index: FreeIndex, changed: Mapping[str, Resources] = MappingProxyType({})) -> None:
         self._index = index
         self._changed = FreeIndex(changed)
-        #: Amount -> the nodes of the index that were not looked at yet, and the next of them.
+        #: Free resources -> iterator over the index's nodes not visited yet, and the next of them.
         self._unchanged: dict[Resources, tuple[Iterator[str], str | None]] = {}
 
-    def copy(self) -> Room:
-        """Return a trial that begins where this one is."""
-        return Room(self._index, {node: self._changed[node] for node in self._changed})
+    def copy(self) -> FreeSpace:
+        """Return an independent copy."""
+        return FreeSpace(self._index, {node: self._changed[node] for node in self._changed})
 
     def free(self, node: str) -> Resources:
-        """Return what is free on a node; it may be below nothing where more was promised than there is."""
+        """Return the free resources of a node; negative if more is promised than it has."""
         return self._changed[node] if node in self._changed else self._index[node]
 
     def num_free(self) -> int:
-        """Return how many processors are free on nodes that have memory too, before anything was changed."""
+        """Return the free processors on nodes with free memory, without trial placements."""
         return sum(
             free.vcores * len(nodes) for free, nodes in self._index.buckets() if free.vcores > 0 and free.memory_mb > 0
         )
 
     def give(self, node: str, resources: Resources) -> None:
-        """Let something become free; nothing where the node is gone."""
+        """Free resources on a node; ignored if the node is gone."""
         if node in self._index:
             self._changed.set(node, self.free(node) + resources)
 
     def take(self, need: Resources) -> str | None:
-        """Place a container; return its node, the one with the least free that holds it, or None."""
+        """Place a container on the node with the least free resources that holds it; return the node or None."""
         vcores, memory_mb = need.vcores, need.memory_mb
         best: tuple[Resources, str] | None = None
         for free, nodes in self._changed.buckets():
@@ -123,14 +123,14 @@ class Room:
         return node
 
     def take_often(self, needs: Sequence[tuple[Resources, int]], most: int) -> int:
-        """Place these containers together again and again, at most so often; return how often they fitted."""
+        """Place copies of this set of containers, at most ``most``; return how many fit."""
         for number in range(most):
             if any(self.take(need) is None for need, count in needs for _ in range(count)):
                 return number
         return most
 
     def _first_unchanged(self, free: Resources, nodes: Mapping[str, None]) -> str | None:
-        """Return the first node of a bucket that was not changed; those before it are never looked at again."""
+        """Return the first node of a bucket without trial placements; earlier nodes are not visited again."""
         rest, node = self._unchanged.get(free, (None, None))
         if rest is None:
             rest = iter(nodes)
