@@ -194,10 +194,10 @@ def is_all_of_a_role(membership: Membership, names: Collection[MemberId]) -> boo
 def may_continue(plan: Plan, membership: Membership, names: Collection[MemberId]) -> bool:
     """Return whether an uncommitted plan may continue beside the drain of ``names``.
 
-    It may if it removes them itself.  If the drain needs a successor, it also may if it brings one, or if it adds no
-    member and so ends soon.
+    It may if it removes them itself and waits for no new member.  If the drain needs a successor, it also may if it
+    brings one, or if it adds no member and so ends soon.
     """
-    if set(names) <= set(plan.removed):
+    if set(names) <= set(plan.removed) and (not plan.added or plan.change.operation is Operation.DRAIN):
         return True
     if not is_all_of_a_role(membership, names) or plan.change.operation is Operation.DRAIN:
         return False

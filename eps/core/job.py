@@ -561,6 +561,8 @@ class Job:
             return -inf
         if any(self.size.pending(self.members.held).values()) or plans.lacks_followers(membership):
             return -inf
+        if self.size.lacks_room:
+            return -inf
         checkpoint_s = self.checkpoints.timetable.due_s(self._checkpoint_context(membership))
         return min(self.out.due_s(self._outstanding()), checkpoint_s)
 

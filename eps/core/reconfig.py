@@ -144,6 +144,11 @@ class Change:
         return self.operation.adds or any(part.adds for part in self.parts)
 
     @property
+    def removes(self) -> bool:
+        """Whether the change may free containers; a scale may add others."""
+        return not self.adds or any(not part.adds for part in self.parts)
+
+    @property
     def asked(self) -> int | str:
         """The number or the names of the members; for a scale, text such as ``workers=+2,servers=-1``."""
         if self.parts:

@@ -465,6 +465,8 @@ class Job:
         Members with the highest numbers are removed first; see :meth:`change`.
         """
         sizes = {"workers": workers, "servers": servers}
+        if wrong := [f"{role} is {number!r}" for role, number in sizes.items() if type(number) is not int]:
+            raise ConfigError(f"{wrong[0]}, but must be a whole number such as 2 or -1")
         text = ",".join(f"{role}={number:+d}" for role, number in sizes.items() if number)
         return self.change(Operation.SCALE, text, wait=wait, request_id=request_id)
 

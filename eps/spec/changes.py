@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from eps.core.reconfig import OPERATIONS, Change, Operation
-from eps.core.types import MOST_MEMBERS
+from eps.core.types import MOST_MEMBERS, Role
 from eps.errors import ConfigError, PlanError, UnknownMemberError
 
 #: Longest request id, in characters.
@@ -92,7 +92,9 @@ def scale_of(text: str) -> Change:
         check_change(parts[found[1]])
     if len(parts) == 1:
         return next(iter(parts.values()))
-    change = Change(Operation.SCALE, sum(part.count for part in parts.values()), parts=tuple(parts.values()))
+    # In one order, so that a repeated request is the same change.
+    ordered = tuple(parts[f"{role}s"] for role in (Role.WORKER, Role.SERVER))
+    change = Change(Operation.SCALE, sum(part.count for part in ordered), parts=ordered)
     check_change(change)
     return change
 

@@ -27,7 +27,7 @@ from eps.errors import StorageError
 from eps.storage.atomic import CHECKSUM, checksum, read_json, with_checksum, write_bytes_atomic
 
 #: Version of the file format.
-VERSION = 3
+VERSION = 4
 #: Reason for the end of a job whose supervisor was killed.
 NO_WORD = "its supervisor was killed before it could record the end"
 

@@ -161,7 +161,7 @@ def test_last_worker_and_last_server_are_never_removed() -> None:
         ("servers=-1", Change(Operation.REMOVE_SERVERS, 1)),
         (
             " servers=-1, workers=+2 ",
-            Change(Operation.SCALE, 3, parts=(Change(Operation.REMOVE_SERVERS, 1), Change(Operation.ADD_WORKERS, 2))),
+            Change(Operation.SCALE, 3, parts=(Change(Operation.ADD_WORKERS, 2), Change(Operation.REMOVE_SERVERS, 1))),
         ),
         ("remove-workers=worker-3", Change(Operation.REMOVE_WORKERS, 1, ("worker-3",))),
         (

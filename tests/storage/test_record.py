@@ -68,9 +68,9 @@ def test_a_record_has_an_end_where_it_says_so_and_nowhere_else() -> None:
         (b'{"phase": "ended", "version": 1, "checksum": "0123456789abcdef"}', "does not match its checksum"),
         (b'{"spec": {}}', "written by another version of EPS"),
         (b'{"version": 1, "phase": "ended"}', "written by another version of EPS"),
-        (b'{"version": 3, "phase": "asleep"}', "'asleep' is not a valid Phase"),
-        (b'{"version": 3, "phase": "ended"}', "with end None"),
-        (b'{"version": 3, "phase": "running", "more": 1}', "more"),
+        (b'{"version": 4, "phase": "asleep"}', "'asleep' is not a valid Phase"),
+        (b'{"version": 4, "phase": "ended"}', "with end None"),
+        (b'{"version": 4, "phase": "running", "more": 1}', "more"),
     ],
 )
 def test_a_damaged_record_says_which_file_it_is_and_what_to_do(tmp_path: Path, content: bytes, what: str) -> None:

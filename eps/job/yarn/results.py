@@ -133,7 +133,7 @@ class StatusRefresher:
         self._job, self._results, self._history = job, results, history
         self._left_s, self._trouble = -REFRESH_S, ""
         #: Of the status that was left last: its checkpoints, and the latest change.
-        self._news: tuple[int, ...] = ()
+        self._news: tuple[object, ...] = ()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="status", daemon=True)
         self._thread.start()
@@ -147,7 +147,8 @@ class StatusRefresher:
         status = readable(self._job.status_json)
         if not status:
             return
-        news = (status["checkpoints"]["complete"], *(change["plan_id"] for change in status["changes"][-1:]))
+        latest = [(change["plan_id"], change["phase"]) for change in status["changes"][-1:]]
+        news = (status["checkpoints"]["complete"], *latest)
         if now_s - self._left_s < (REFRESH_S if news == self._news else LEAST_S):
             return
         trouble = ""
