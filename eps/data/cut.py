@@ -253,7 +253,14 @@ def _load_parts(settings: DataSettings) -> tuple[RawData, NDArray[Any], RawData,
     return raw, np.arange(raw.num_rows), test, np.arange(test.num_rows)
 
 
-def load_as(settings: DataSettings, path: str, labels: str | None, *, labels_optional: bool = False) -> RawData:
+def load_as(
+    settings: DataSettings,
+    path: str,
+    labels: str | None,
+    *,
+    labels_optional: bool = False,
+    names: Sequence[str] = (),
+) -> RawData:
     """Load a file with the format options of ``settings``."""
     return load(
         path,
@@ -265,6 +272,7 @@ def load_as(settings: DataSettings, path: str, labels: str | None, *, labels_opt
         delimiter=settings.delimiter,
         index_base=settings.index_base,
         labels_optional=labels_optional,
+        names=names,
     )
 
 
@@ -410,6 +418,7 @@ def load_for_prediction(
     classes: Sequence[Label] = (),
     *,
     labels: str | None = None,
+    names: Sequence[str] = (),
 ) -> PredictionData:
     """Load rows for prediction with a trained model.
 
@@ -425,6 +434,8 @@ def load_for_prediction(
         Classes of the model; empty for regression.
     labels : str or None
         Label file of the new rows.
+    names : sequence of str
+        Names of the model's features; a table with a header gives these columns.
 
     Returns
     -------
@@ -439,7 +450,7 @@ def load_for_prediction(
     """
     format = "auto" if settings.format == "sklearn" else settings.format
     settings = replace(settings, features=num_features, format=format)
-    raw = load_as(settings, str(path), labels, labels_optional=True)
+    raw = load_as(settings, str(path), labels, labels_optional=True, names=names)
     if raw.num_features != num_features:
         raise DataError(f"{path}: {raw.num_features} features: must be {num_features}, as in the model")
     if raw.y is None:

@@ -46,6 +46,7 @@ def load(
     delimiter: str = "auto",
     index_base: str = "auto",
     labels_optional: bool = False,
+    names: Sequence[str] = (),
 ) -> RawData:
     """Load a data set.
 
@@ -128,6 +129,7 @@ def load(
             features=features,
             has_labels=labels_path is None,
             labels_optional=labels_optional,
+            names=names,
         )
         if labels_path is not None:
             y, classes = load_labels(labels_path)

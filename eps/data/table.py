@@ -29,6 +29,7 @@ def parse_table(
     features: int | None = None,
     has_labels: bool = True,
     labels_optional: bool = False,
+    names: Sequence[str] = (),
 ) -> RawData:
     """Parse a table of numbers.
 
@@ -52,6 +53,9 @@ def parse_table(
         False if labels come from another file.
     labels_optional : bool
         Accept a table without its label column (data to predict).
+    names : sequence of str
+        Names of a model's features.  If the table has a header, these columns are taken, in this order, and a single
+        other column is the label.
 
     Raises
     ------
@@ -70,7 +74,10 @@ def parse_table(
     width = len(first)
 
     label: int | None = None
-    if has_labels:
+    if header is not None and names and not columns:
+        columns = _present(names, header, name)
+        label = _label_beside(names, header, label_column) if has_labels else None
+    elif has_labels:
         label = _label_number(label_column, header, width, delimiter, name, labels_optional)
     kept = [_column_number(column, header, width, "column", name) for column in columns]
     if label is not None and not columns and labels_optional and label_column == "auto" and features == width:
@@ -92,6 +99,19 @@ def parse_table(
         format="dense" if delimiter == " " else "csv",
         feature_names=None if header is None else tuple(header[column] for column in kept),
     )
+
+
+def _present(names: Sequence[str], header: list[str], name: str) -> Sequence[str]:
+    if missing := [each for each in names if each not in header]:
+        raise DataError(f"{name}: no column {', '.join(missing)}: the model was trained on {', '.join(names)}")
+    return names
+
+
+def _label_beside(names: Sequence[str], header: list[str], wanted: str) -> int | None:
+    others = [column for column, title in enumerate(header) if title not in names]
+    named = [column for column in others if header[column] == wanted or header[column].lower() in LABEL_NAMES]
+    found = named or others
+    return found[0] if len(found) == 1 and wanted != "none" else None
 
 
 def _delimiter(text: str, wanted: str) -> str:

@@ -148,7 +148,9 @@ def predict_file(model: TrainedModel, data: str, labels: str = "", *, format: st
         The data cannot be used.
     """
     settings = model.exported.data_settings(data, format or ("sklearn" if is_builtin(data) else ""))
-    rows = load_for_prediction(data, settings, model.num_features, model.classes, labels=labels or None)
+    rows = load_for_prediction(
+        data, settings, model.num_features, model.classes, labels=labels or None, names=model.feature_names
+    )
     scores = model.scores(rows.X)
     metrics = {} if rows.y is None else model.metrics(scores, rows.y)
     return Prediction(model.of_scores(scores).tolist(), scores, metrics)

@@ -61,6 +61,11 @@ def atomic_writer(path: Path, *, mode: int = FILE_MODE, sync: bool = True) -> It
     """
     temporary: str | None = None
     try:
+        if path.is_char_device() or path.is_fifo():
+            # Renaming a file to /dev/null would replace the device.
+            with path.open("wb") as device:
+                yield device
+            return
         fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
         with os.fdopen(fd, "wb") as file:
             os.fchmod(fd, mode)

@@ -82,3 +82,21 @@ def test_rows_to_predict_may_lack_the_label_column() -> None:
 
     assert unnamed.y is None and unnamed.X.tolist() == [[1, 2], [3, 4]]
     assert named.y is None and named.X.tolist() == [[3]]
+
+
+@pytest.mark.parametrize("has_labels", [True, False])
+def test_a_header_gives_the_models_features_by_name(has_labels: bool) -> None:
+    content = b"kind,b,a\nx,2,1\ny,4,3\n" if has_labels else b"b,a\n2,1\n4,3\n"
+    raw = parse_table(content, "f", features=2, labels_optional=True, names=("a", "b"))
+
+    assert raw.X.tolist() == [[1, 2], [3, 4]]
+    assert raw.feature_names == ("a", "b")
+    assert raw.classes == (("x", "y") if has_labels else None)
+
+
+def test_a_header_that_lacks_a_feature_of_the_model_is_refused() -> None:
+    with pytest.raises(DataError, match="no column c: the model was trained on a, b, c"):
+        parse_table(b"b,a\n2,1\n", "f", features=3, labels_optional=True, names=("a", "b", "c"))
+    assert parse_table(b"2,1,5\n", "f", features=3, labels_optional=True, names=("a", "b", "c")).X.tolist() == [
+        [2, 1, 5]
+    ]

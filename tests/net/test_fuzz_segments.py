@@ -38,7 +38,7 @@ from tests.net.raw_peers import (
     send,
     still_works,
 )
-from tests.tiers import rotating
+from tests.tiers import until_met
 
 SEGMENT_BYTES = 8192
 #: Written at the start of each segment that is good.
@@ -297,7 +297,9 @@ def test_other_transports_know_no_segments(way: str) -> None:
 
 def test_random_transport_frames_are_answered_up_to_the_first_that_breaks_the_rules(member: Member) -> None:
     answered = broken = 0
-    for seed in rotating(60):
+    for number_of_case, seed in enumerate(until_met()):
+        if number_of_case >= 60 and answered > 15 and broken > 15:
+            return
         rng = np.random.default_rng(seed)
         passed = int(rng.integers(0, 4))
         known, contents, expected, goes_on = set[int](), list[bytes](), b"", True
@@ -329,7 +331,7 @@ def test_random_transport_frames_are_answered_up_to_the_first_that_breaks_the_ru
             assert member.tell(*contents, passed=(good,) * passed) == expected, f"seed {seed}"
         answered += bool(expected)
         broken += not goes_on
-    assert answered > 15 and broken > 15
+    raise AssertionError((answered, broken))
 
 
 @pytest.mark.parametrize(

@@ -46,5 +46,6 @@ def test_large_job_that_changes_its_size_and_loses_members_and_masters_finishes_
         job.at(1.5 + number, lambda victim=name: job.kill(victim))
     job.run(LIMIT_S)
     job.check_finished()
-    assert {loss.name for loss in job.master.recovery.losses} == set(victims)
+    # Connections break at random, too, and may cost further members.
+    assert {loss.name for loss in job.master.recovery.losses} >= set(victims)
     assert {plan.phase for plan in job.master.plans.all.values()} >= {Phase.RELEASED}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,14 @@ def test_json_that_is_missing_is_none_and_json_that_is_not_is_an_error(tmp_path:
         path.write_text(text)
         with pytest.raises(StorageError, match=r"x\.json"):
             read_json(path)
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(path.read_bytes()))
+    reader.start()
+    write_bytes_atomic(path, b"one")
+    reader.join(10)
+    assert found == [b"one"] and path.is_fifo()
