@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 from eps.errors import StorageError
 from eps.hadoop.conf import HadoopConf
-from eps.storage.webhdfs import MissingError, Passing, WebHdfs, connect, trouble_of
+from eps.storage.webhdfs import MissingError, Passing, Patience, WebHdfs, connect, trouble_of
 from eps.system import interrupt
 
 #: Writes are collected in memory up to this size.
@@ -295,8 +295,9 @@ class _Reader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        self._begin()
         view = memoryview(buffer).cast("B")[: self._status.size_bytes - self._at]
-        patience = self._web.patience(f"{self._where}: cannot be read at byte {self._at}")
+        patience = self._patience()
         while len(view):
             try:
                 if self._answer is None:
@@ -315,11 +316,25 @@ class _Reader(io.RawIOBase):
         return 0
 
     def readall(self) -> bytes:
+        self._begin()
         content = bytearray(self._status.size_bytes - self._at)
         view = memoryview(content)
         while len(view):
             view = view[self.readinto(view[:_PIECE_BYTES]) :]
         return bytes(content)
+
+    def _begin(self) -> None:
+        """Connect for the first byte: only then the size is final."""
+        patience = self._patience()
+        while not self._at and self._answer is None and self._status.size_bytes:
+            try:
+                self._open()
+            except Exception as error:
+                self._drop()
+                patience.wait(error)
+
+    def _patience(self) -> Patience:
+        return self._web.patience(f"{self._where}: cannot be read at byte {self._at}")
 
     def _open(self) -> None:
         """Connect to a DataNode for the remaining bytes; raise StorageError if the file was replaced meanwhile."""
@@ -330,6 +345,10 @@ class _Reader(io.RawIOBase):
         self._url = self._web.data_node(self._web.client._open, self._path, self._lost, offset=self._at)
         with _leaving_out(self._url, self._lost):
             self._answer = self._web.send("GET", self._url, stream=True)
+        length = self._answer.headers.get("Content-Length")
+        if not self._at and length is not None and int(length) != self._status.size_bytes:
+            self._status = _status(self._web.client.status(self._path))
+            raise Passing("it was replaced meanwhile")
 
     def _drop(self) -> None:
         answer, self._answer = self._answer, None

@@ -151,6 +151,16 @@ def test_a_file_that_is_replaced_while_it_is_read_is_no_mixture(fake: FakeHdfs, 
             file.read(100)
 
 
+@pytest.mark.parametrize("content", [CONTENT + b"more", CONTENT[:7], CONTENT[::-1]])
+def test_a_file_that_is_replaced_before_its_first_byte_is_read_is_the_new_one(
+    fake: FakeHdfs, storage: HdfsStorage, content: bytes
+) -> None:
+    fake.put("/user/eva/file", CONTENT)
+    with storage.read("file") as file:
+        fake.put("/user/eva/file", content)
+        assert file.read() == content
+
+
 def test_a_write_that_never_arrives_is_an_error_with_the_reason_and_leaves_what_was_there(fake: FakeHdfs) -> None:
     storage = impatient(fake)
     put(storage, "file", b"before")
