@@ -110,13 +110,13 @@ go"""
 _PHASES = {
     True: """
 
-Its phases are told as they are reached: queued (waits for the changes before it), proposed (new processes start),
+The command prints each phase: queued (waits for the changes before it), proposed (new processes start),
 prepared (they are there), lists-updated (everyone knows their addresses), copied (they have the data they will hold),
 committed (from here it happens and cannot be aborted), switched (everyone works with them) and released (whoever gave
 data away has dropped it).""",
     False: """
 
-Its phases are told as they are reached: queued (waits for the changes before it), proposed (planned), prepared and
+The command prints each phase: queued (waits for the changes before it), proposed (planned), prepared and
 lists-updated (nothing to wait for), copied (those that stay have the data they will hold), committed (from here it
 happens and cannot be aborted), switched (everyone works without them) and released (their processes have ended).""",
 }
@@ -330,7 +330,7 @@ def _add_changes(commands: Any) -> None:
         "change:change",
         "eps scale a9a workers=+2 servers=-1",
         "eps scale a9a workers=-3 --dry-run",
-        text="Change the number of workers and servers of a running job by one plan; it trains on meanwhile.\n"
+        text="Change the number of workers and servers of a running job by one plan, while it trains.\n"
         f"Members with the highest numbers are removed first.{_PHASES[True]}",
     )
     scale.set_defaults(operation="scale")
@@ -356,9 +356,9 @@ def _add_change(commands: Any, role: str, adds: bool) -> None:
     operation = f"{'add' if adds else 'remove'}-{role}"
     limit = "splits" if role == "workers" else "partitions"
     text = (
-        f"Add {role} to a running job; it trains on meanwhile.  A job has at most as many {role} as {limit}."
+        f"Add {role} to a running job while it trains.  A job has at most as many {role} as {limit}."
         if adds
-        else f"Remove {role} from a running job; it trains on meanwhile.  By number, those with the highest numbers "
+        else f"Remove {role} from a running job while it trains.  By number, those with the highest numbers "
         f"go;\nby name, those named.  At least one has to stay."
     )
     text += _PHASES[adds]

@@ -202,7 +202,7 @@ def _tell_why(report: Mapping[str, Any], code: int) -> None:
 
 
 def _started(request: RunRequest, stream: TextIO, quiet: bool, *, detach: bool = False) -> Job:
-    """Start a job; say what is done where it takes long, and to whoever interrupts what became of the job."""
+    """Start a job; print a notice if a step takes long, and the outcome if the user interrupts it."""
     on_yarn, conf = request.spec.on == "yarn", os.environ.get("HADOOP_CONF_DIR")
     asks = _notice(f"asking YARN, by {conf}; with Kerberos that takes some seconds ...", stream)
     prepares = _notice(f"preparing {request.spec.data}{', then submitting the job' if on_yarn else ''} ...", stream)
@@ -222,7 +222,7 @@ def _started(request: RunRequest, stream: TextIO, quiet: bool, *, detach: bool =
 
 
 def _notice(text: str, stream: TextIO) -> threading.Timer:
-    """Return what says a text when it has been started for as long as somebody notices."""
+    """Return a timer that prints ``text`` if a step takes longer than :data:`NOTICED_S`."""
     notice = threading.Timer(NOTICED_S, print, (text,), {"file": stream, "flush": True})
     notice.daemon = True
     return notice

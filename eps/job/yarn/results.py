@@ -1,7 +1,6 @@
-"""What a job on YARN leaves in its folder on the cluster: how far it is while it runs, and its results at the end.
+"""Upload a job's status to its folder on the cluster while it runs, and its results at the end.
 
-An application that YARN ends from outside has no time to say anything.  What its master left there before is then all
-that is known of it.
+If YARN kills the application, the status that was uploaded last is all that clients can read.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from eps.storage.jobdir import JobDir, readable
 
 logger = logging.getLogger(__name__)
 
-#: What a NodeManager keeps of this process's standard error, and how much of its end is left with the results.
+#: This process's standard error, which the NodeManager keeps, and how much of its end is uploaded.
 OWN_LOG, LOG_BYTES = Path("/proc/self/fd/2"), 1 << 20
-#: The status is left so often; with each checkpoint and each change of size sooner, but at most every :data:`LEAST_S`.
+#: Seconds between uploads of the status, and the least seconds if there is a new checkpoint or change.
 REFRESH_S, LEAST_S = 30.0, 5.0
 LOOK_S = 1.0
-#: Entries of the history that are left with the status, evenly spaced.
+#: Entries of the history in the status, evenly spaced.
 MOST_HISTORY = 250
 
 
 class Results:
-    """Leaves what a job has brought where its clients look for it.  Thread-safe.
+    """Uploads a job's results to its folder on the cluster.  Thread-safe.
 
     Parameters
     ----------
@@ -44,7 +43,7 @@ class Results:
         Of this process.
     shared : Storage
     fence : callable
-        Called before a file takes its name; does not return where a later attempt has begun.
+        Called before a file gets its final name; does not return if a later attempt has begun.
     """
 
     def __init__(self, job: JobDir, shared: Storage, fence: Callable[[], None] = lambda: None) -> None:
@@ -53,7 +52,7 @@ class Results:
         self._has_ended = False
 
     def leave_model(self) -> None:
-        """Copy the model, before the job is said to have finished: of what is left then, no other master could make it.
+        """Upload the model before the job's end is reported: no later master could make it again.
 
         Raises
         ------
@@ -63,7 +62,7 @@ class Results:
         self._copy(self._job.model)
 
     def leave_status(self, status: Mapping[str, Any]) -> None:
-        """Write how far the job is, unless it has ended: what is left then says more.
+        """Upload the status, unless the job has ended and its results are being uploaded.
 
         Raises
         ------
@@ -76,7 +75,7 @@ class Results:
                     file.write(json.dumps(status).encode("utf-8"))
 
     def leave(self, exit_code: int, state: str, reason: str) -> None:
-        """Copy the other files, and last how the job ended: where that is, the others are.
+        """Upload the other files, and last the end of the job: if that file exists, all others do.
 
         Raises
         ------
@@ -98,7 +97,7 @@ class Results:
             file.write(json.dumps(ended).encode("utf-8"))
 
     def _copy(self, path: Path) -> None:
-        # A model may be larger than what is left of the container.
+        # A model may be larger than the free memory of the container.
         with path.open("rb") as source, self._file(path.name) as file:
             shutil.copyfileobj(source, file, COPY_BYTES)
 
@@ -110,7 +109,7 @@ class Results:
 
 
 def _keep_own_log(job: JobDir) -> None:
-    """Keep the end of what this process has logged among the job's files: its container's folder goes with it."""
+    """Copy the end of this process's log to the job's files, because YARN deletes the container's folder."""
     with suppress(OSError), OWN_LOG.open("rb") as source:
         source.seek(max(0, OWN_LOG.stat().st_size - LOG_BYTES))
         job.logs.mkdir(exist_ok=True)
@@ -118,7 +117,7 @@ def _keep_own_log(job: JobDir) -> None:
 
 
 class StatusRefresher:
-    """Leaves a job's status in its folder on the cluster while the job runs, on a thread of its own.
+    """Uploads a job's status to its folder on the cluster while the job runs, on its own thread.
 
     Parameters
     ----------
@@ -126,13 +125,13 @@ class StatusRefresher:
         Of this process; its master writes the status there.
     results : Results
     history : callable
-        Takes how many entries are wanted at most, and returns them.
+        Returns at most the given number of entries.
     """
 
     def __init__(self, job: JobDir, results: Results, history: Callable[[int], list[dict[str, Any]]]) -> None:
         self._job, self._results, self._history = job, results, history
         self._left_s, self._trouble = -REFRESH_S, ""
-        #: Of the status that was left last: its checkpoints, and the latest change.
+        #: Checkpoints and latest change of the last uploaded status.
         self._news: tuple[object, ...] = ()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="status", daemon=True)
@@ -143,7 +142,7 @@ class StatusRefresher:
             self.refresh(time.monotonic())
 
     def refresh(self, now_s: float) -> None:
-        """Leave the status, where that is due."""
+        """Upload the status if it is due."""
         status = readable(self._job.status_json)
         if not status:
             return
@@ -161,6 +160,6 @@ class StatusRefresher:
         self._left_s, self._news, self._trouble = now_s, news, trouble
 
     def close(self) -> None:
-        """Leave nothing more; harmless when repeated."""
+        """Stop uploading.  Idempotent."""
         self._closing.set()
         self._thread.join()
