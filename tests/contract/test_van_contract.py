@@ -25,12 +25,12 @@ from eps.net.arrays.api import (
     Van,
 )
 from eps.net.arrays.connection import Replies
+from eps.net.arrays.in_process import InProcessVan
 from eps.net.arrays.negotiated import NegotiatedVan
 from eps.net.arrays.sockets import SocketVan
 from eps.net.calls.error_codec import ERROR_CLASSES
 from eps.net.security.certificates import make_certificates
 from eps.net.security.credentials import JobToken, Security, TlsFiles
-from tests.fakes.inproc_van import InProcessVan
 from tests.threads import at_once
 
 DEADLINE_S = 20.0
@@ -480,6 +480,14 @@ class TestNegotiatedVan(VanContract):
 class TestNegotiatedVanOverTcp(VanContract):
     def make_van(self, limits: Limits | None = None) -> Van:
         return NegotiatedVan(TOKEN, "tcp", limits)
+
+
+class TestNegotiatedVanWithinAProcess(VanContract):
+    def make_van(self, limits: Limits | None = None) -> Van:
+        return NegotiatedVan(TOKEN, limits=limits, within=InProcessVan(limits))
+
+    def test_members_of_one_process_need_no_socket(self, ends: Ends) -> None:
+        assert ends.pair().transport == "process"
 
 
 class WithTls(VanContract):

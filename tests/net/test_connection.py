@@ -15,10 +15,10 @@ from eps.errors import DeadlineError, PeerUnavailableError, PlanError
 from eps.net.arrays.api import Connection, Handler, Limits, Message, ReplyTo, Van
 from eps.net.arrays.connection import Replies, SocketConnection
 from eps.net.arrays.frames import Kind
+from eps.net.arrays.in_process import InProcessVan
 from eps.net.arrays.memory import Arena
 from eps.net.arrays.sockets import SocketVan
 from eps.net.arrays.wires import Wire
-from tests.fakes.inproc_van import InProcessVan
 from tests.net.raw_peers import (
     DEADLINE_S,
     TOKEN,

@@ -20,6 +20,7 @@ from eps.errors import EpsError
 from eps.ml import kernels
 from eps.ml.optim import OPTIMIZERS
 from eps.net.arrays.api import ReplyTo
+from eps.net.arrays.in_process import InProcessVan
 from eps.net.messages.exchange import PullPart, PushPart, build_exchange, parse_reply
 from eps.server.commands import Arithmetic, Command
 from eps.server.open_requests import PendingExchange, PushRequest
@@ -28,7 +29,6 @@ from eps.server.partitions import initial_values
 from eps.server.shell import ServerShell
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
-from tests.fakes.inproc_van import InProcessVan
 
 TIMEOUT_S = 10.0
 PARTITIONS, SPLITS, CLOCKS = 5, 3, 3

@@ -16,12 +16,12 @@ from eps.core.recovery import Inquiry, take_over
 from eps.core.types import Address
 from eps.data.splitfile import SplitData
 from eps.net.arrays.api import Message, ReplyTo
+from eps.net.arrays.in_process import InProcessVan
 from eps.net.messages.exchange import PullPart, PushPart, build_exchange, parse_reply
 from eps.server.shell import ServerShell
 from eps.spec.runtime import Runtime
 from eps.system.waits import wait_for
 from eps.worker.shell import make_shell
-from tests.fakes.inproc_van import InProcessVan
 from tests.server import test_shell, test_training_in_process
 
 TIMEOUT_S = 10.0

@@ -11,10 +11,10 @@ from eps.core import server_events as s
 from eps.core.types import Address
 from eps.errors import DeadlineError, PlanError, TakenOverError
 from eps.net.arrays.api import Connection, Listener, Message, Peers, ReplyTo
+from eps.net.arrays.in_process import InProcessVan
 from eps.server import followers
 from eps.server.followers import FollowerStream, Transfer
 from eps.system.waits import wait_for
-from tests.fakes.inproc_van import InProcessVan
 
 TIMEOUT_S = 10.0
 

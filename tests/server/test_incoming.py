@@ -12,11 +12,11 @@ from eps.core import messages as m
 from eps.net.arrays import memory
 from eps.net.arrays.api import Message
 from eps.net.arrays.frames import checksum_of
+from eps.net.arrays.in_process import InProcessVan
 from eps.net.arrays.sockets import SHARED_MEMORY, SocketVan
 from eps.server.incoming import Preparations, own_arrays
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
-from tests.fakes.inproc_van import InProcessVan
 
 TIMEOUT_S = 10.0
 DONE = m.ListsUpdated("server-2", 1)

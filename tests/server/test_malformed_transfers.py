@@ -15,9 +15,9 @@ from eps.core.membership import Membership, PartitionTable, SplitTable
 from eps.core.types import Address
 from eps.errors import EpsError, ProtocolError, TransferError
 from eps.net.arrays.api import Message, Seal
+from eps.net.arrays.in_process import InProcessVan
 from eps.net.messages.exchange import simple
 from eps.server.shell import ServerShell
-from tests.fakes.inproc_van import InProcessVan
 from tests.server.test_shell import TIMEOUT_S, make_runtime
 
 #: Followed by the server; its owner is somebody else.

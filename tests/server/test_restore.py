@@ -16,6 +16,7 @@ from eps.core.messages import CheckpointPartWritten, MembershipAcked, UpdateMemb
 from eps.core.progress import ClockHistory
 from eps.core.types import Address
 from eps.errors import StorageError
+from eps.net.arrays.in_process import InProcessVan
 from eps.net.messages.exchange import PullPart
 from eps.server.partition_store import PartitionStore
 from eps.server.partitions import load_partition
@@ -23,7 +24,6 @@ from eps.server.shell import ServerShell
 from eps.spec.runtime import Runtime, Start, identity
 from eps.storage.checkpoint import CheckpointStore, Manifest, open_checkpoints, part_name
 from eps.worker.compute import ActiveSet, Parameters, compute
-from tests.fakes.inproc_van import InProcessVan
 from tests.fakes.storage import MemoryStorage
 from tests.server.test_training_in_process import SPLITS, make_runtime, make_splits
 

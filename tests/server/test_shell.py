@@ -18,6 +18,7 @@ from eps.core.types import Address, Role
 from eps.errors import EpsError, ProtocolError
 from eps.ml.grid import GROWTH_BITS
 from eps.net.arrays.api import Connection, Message
+from eps.net.arrays.in_process import InProcessVan
 from eps.net.messages.exchange import (
     PullAnswer,
     PullPart,
@@ -35,7 +36,6 @@ from eps.server.shell import ServerShell
 from eps.spec.job_spec import JobSpec
 from eps.spec.runtime import DataShape, Runtime
 from eps.system.waits import wait_for
-from tests.fakes.inproc_van import InProcessVan
 
 TIMEOUT_S = 10.0
 NUM_FEATURES = 7

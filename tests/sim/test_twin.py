@@ -22,12 +22,12 @@ from eps.core.types import Address
 from eps.errors import EpsError, TakenOverError
 from eps.net.arrays.api import Message, Seal
 from eps.net.arrays.frames import checksum_of
+from eps.net.arrays.in_process import InProcessVan
 from eps.net.messages.exchange import PullAnswer, PullPart, PushAnswer, PushPart, build_exchange, parse_reply, simple
 from eps.server.partition_store import PartitionStore
 from eps.server.partitions import initial_values
 from eps.server.shell import ServerShell
 from eps.spec.runtime import Runtime
-from tests.fakes.inproc_van import InProcessVan
 from tests.server.test_shell import make_runtime
 from tests.sim.faithful import FaithfulServer
 from tests.sim.wire import Again, Answers, Done, Exchange, Failed, Fenced, Passed, Pull, Pulled, Push, Pushed, Stale

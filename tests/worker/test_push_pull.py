@@ -18,6 +18,7 @@ from eps.core.types import Address, CoreSettings
 from eps.core.worker_state import Kept, WorkerState
 from eps.errors import DeadlineError, PeerUnavailableError, ProtocolError
 from eps.net.arrays.api import Connection, Message, ReplyTo
+from eps.net.arrays.in_process import InProcessVan
 from eps.net.messages.codec import membership_to_pb
 from eps.net.messages.exchange import (
     PLAIN,
@@ -33,7 +34,6 @@ from eps.pb import data_pb2 as pb
 from eps.worker.loop import Progress, Wakeup
 from eps.worker.push_pull import CALM_S, MESSAGE_BYTES, RETRY_S, Patience, PushPull, PushPullExchange
 from eps.worker.wire import Answers, Sent, ServerWire, Wire
-from tests.fakes.inproc_van import InProcessVan
 
 TIMEOUT_S = 20.0
 PARTITIONS = 8

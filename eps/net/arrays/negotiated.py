@@ -3,8 +3,9 @@
 Members connect over TCP with TLS, or over a Unix socket if the job is on one host.  A listener's greeting offers its
 other addresses.  The connector takes the first transport that works:
 
-1.  shared memory and 2. Unix sockets, if both are on one host;
-3.  TCP, in a job whose members are on several hosts.
+1.  none, if both are in one process: arrays are handed over (:mod:`.in_process`);
+2.  shared memory and 3. Unix sockets, if both are on one host;
+4.  TCP, in a job whose members are on several hosts.
 
 gRPC is not offered: between hosts it needs a port as TCP does, and a round trip of 100 floats takes 15 times as long
 (369 us against 24 us on loopback).
@@ -29,6 +30,7 @@ from eps.core.types import Address
 from eps.errors import AuthenticationError, ConfigError, EpsError, PeerUnavailableError, ProtocolError
 from eps.net.arrays.api import Connection, Handler, Limits, Message, ReplyTo
 from eps.net.arrays.connection import SocketConnection
+from eps.net.arrays.in_process import PROCESS, InProcessListener, InProcessVan
 from eps.net.arrays.sockets import SHARED_MEMORY, TCP, UNIX, SocketListener, SocketVan
 from eps.net.security.credentials import NO_SECURITY, Security
 from eps.pb import data_pb2 as pb
@@ -61,6 +63,8 @@ class NegotiatedVan:
     ways : str
         ``auto``, or the only transport to use: ``shm``, ``unix`` or ``tcp``.  A job of one host has no TCP.
     limits : Limits, optional
+    within : InProcessVan, optional
+        Shared by the vans of the members in this process, which then need no transport among themselves.
 
     Raises
     ------
@@ -68,8 +72,15 @@ class NegotiatedVan:
         The transport is unknown or not available in this job.
     """
 
-    def __init__(self, security: Security = NO_SECURITY, ways: str = AUTO, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        security: Security = NO_SECURITY,
+        ways: str = AUTO,
+        limits: Limits | None = None,
+        within: InProcessVan | None = None,
+    ) -> None:
         self._security = security
+        self._within = within
         self._listeners: weakref.WeakSet[NegotiatedListener] = weakref.WeakSet()
         # Traffic within a host needs no encryption.  Members of a job between hosts share no folder (on YARN each has
         # its own), so they use abstract sockets and prove the token.
@@ -126,12 +137,16 @@ class NegotiatedVan:
             for listener in others.values():
                 listener.close()
             raise
-        found = NegotiatedListener(front, others, gate)
+        inner = [] if self._within is None else [self._within.listen_at(front.address, handler)]
+        found = NegotiatedListener(front, others, gate, inner)
         self._listeners.add(found)
         return found
 
     def connect(self, address: Address, timeout_s: float = 10.0) -> Connection:
         """Connect over the best available transport."""
+        if self._within is not None and self._within.serves(address):
+            self.on_reached(address, PROCESS)
+            return self._within.connect(address)
         deadline_s = time.monotonic() + timeout_s
         first, hello = self._vans[self._front].meet(address, timeout_s)
         found: SocketConnection | None = None
@@ -215,9 +230,16 @@ class _Gate:
 class NegotiatedListener:
     """All listeners of one member."""
 
-    def __init__(self, front: SocketListener, others: dict[str, SocketListener], gate: _Gate) -> None:
+    def __init__(
+        self,
+        front: SocketListener,
+        others: dict[str, SocketListener],
+        gate: _Gate,
+        within: Sequence[InProcessListener] = (),
+    ) -> None:
         self._front = front
         self._gate = gate
+        self._within = within
         #: By transport.
         self._others = others
 
@@ -235,5 +257,7 @@ class NegotiatedListener:
 
     def close(self) -> None:
         """Close all connections and release all resources."""
+        for inner in self._within:
+            inner.close()
         for listener in (self._front, *self._others.values()):
             listener.close()
