@@ -11,7 +11,7 @@ from eps.core import messages as m
 from eps.core.messages import CheckpointPartWritten, Order, Report
 from eps.core.reconfig import Change
 from eps.core.retries import Repeats
-from eps.core.types import Address, MemberId, Role
+from eps.core.types import Address, MemberId, Role, Tier
 from eps.errors import EpsError
 
 
@@ -89,7 +89,8 @@ class RoomSeen:
 class MemberLost:
     """A container's process has been silent for too long and counts as ended."""
 
-    container_id: str
+    #: Of one of its members.
+    seat: str
     reason: str
 
 
@@ -100,12 +101,15 @@ class MemberRegistered:
     A process that registers again has reconnected: the master resends its name and all unacknowledged orders.
     """
 
-    container_id: str
+    #: Its container; with the role (:func:`eps.core.members.seat_of`) if two members share the container.
+    seat: str
     address: Address
     pid: int
     #: From the latest order that it received: the generation of its master, and that master's event count.  0 if none.
     heard_generation: int = 0
     heard_step: int = 0
+    #: The name that it has been told; empty if it has just started.
+    name: MemberId = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +242,10 @@ class RequestContainer:
     """Request a container from the resource manager."""
 
     container_id: str
-    #: Roles of the member that will run in it.
+    #: Roles of the members that will run in it.
     roles: frozenset[Role]
+    #: None if the job does not tell its containers apart.
+    tier: Tier | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +266,7 @@ class KillContainer:
 class Name:
     """Tell a registered process its name."""
 
-    container_id: str
+    seat: str
     name: MemberId
 
 

@@ -41,7 +41,8 @@ class EvictionOutcome(StrEnum):
 class Eviction:
     """The announced eviction of a container."""
 
-    name: MemberId
+    #: The members in it.
+    names: tuple[MemberId, ...]
     roles: frozenset[Role]
     container_id: str
     #: Phrase after the container's name.
@@ -58,6 +59,11 @@ class Eviction:
     for_others: bool = False
     #: Whether its member was part of the membership when it ended.
     took_part: bool = False
+
+    @property
+    def name(self) -> str:
+        """The members in it, as text."""
+        return ", ".join(self.names)
 
     @property
     def lost(self) -> bool:
@@ -88,20 +94,20 @@ class Evictions:
         self._over: list[Eviction] = []
 
     def warn(
-        self, name: MemberId, roles: frozenset[Role], warning: e.ContainerWarning, now_s: float
+        self, names: tuple[MemberId, ...], roles: frozenset[Role], warning: e.ContainerWarning, now_s: float
     ) -> list[e.Command]:
-        """Record that the container of a member will be taken away."""
+        """Record that the container of some members will be taken away."""
         deadline_s, known = now_s + warning.deadline_s, self._open.get(warning.container_id)
         if known is not None:
             known.warn_again(deadline_s, now_s, warning.reason, warning.for_others)
             return []
         reason = warning.reason or TAKEN_AWAY
-        eviction = Eviction(name, roles, warning.container_id, reason, now_s, deadline_s)
+        eviction = Eviction(names, roles, warning.container_id, reason, now_s, deadline_s)
         eviction.for_others = warning.for_others
         self.all.append(eviction)
         self._open[warning.container_id] = eviction
         details = {"container": warning.container_id, "in_s": round(warning.deadline_s, 6), "reason": reason}
-        return [e.noted("warned", now_s, member=name, **details)]
+        return [e.noted("warned", now_s, member=eviction.name, **details)]
 
     def end(self, container_id: str, outcome: EvictionOutcome, now_s: float, *, took_part: bool) -> list[e.Command]:
         """Record how a container ended; no effect if its eviction was not announced."""
@@ -145,21 +151,31 @@ class Evictions:
 
     def of(self, name: MemberId) -> Eviction | None:
         """Return the open eviction of a member, or None."""
-        return next((eviction for eviction in self._open.values() if eviction.name == name), None)
+        return next((eviction for eviction in self._open.values() if name in eviction.names), None)
 
     def next_to_drain(self, membership: Membership) -> tuple[MemberId, ...]:
         """Return the members to drain next; see :func:`next_to_drain`."""
-        return next_to_drain(membership, {each.name for each in self._open.values()}) if self._open else ()
+        return next_to_drain(membership, self._warned) if self._open else ()
+
+    @property
+    def _warned(self) -> set[MemberId]:
+        return {name for each in self._open.values() for name in each.names}
+
+    @property
+    def containers(self) -> list[str]:
+        """The containers that will be taken away."""
+        return list(self._open)
 
     def drained_by(self, plan: Plan) -> None:
         """Record the plan that drains announced members."""
         for eviction in self._open.values():
-            if eviction.name in plan.removed:
+            if set(eviction.names) & set(plan.removed):
                 eviction.plan_id = plan.plan_id
 
     def servers_warned_s(self, membership: Membership) -> float | None:
         """Return the time of the latest warning if all servers are announced to go, else None."""
-        warned = [each.warned_s for each in self._open.values() if each.name in membership.servers]
+        servers = set(membership.servers)
+        warned = [each.warned_s for each in self._open.values() if servers & set(each.names)]
         return max(warned) if len(warned) == len(membership.servers) else None
 
     def validate(self) -> None:

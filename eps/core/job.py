@@ -46,7 +46,7 @@ Source: EPS §3.1.3 (global decision making), §3.2, §3.3, §5.2 (the four call
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf
 
 from eps.core import events as e
@@ -54,15 +54,16 @@ from eps.core import messages as m
 from eps.core.checkpoints import CheckpointContext, Checkpoints, Export, Schedule, Timetable
 from eps.core.events import ENDED_STATES, Command, CommandBuffer, JobState
 from eps.core.evictions import TAKEN_AWAY, EvictionOutcome, Evictions, may_continue
-from eps.core.members import MISSING, Masters, Members
+from eps.core.members import MISSING, Masters, Member, Members, container_of
 from eps.core.membership import Membership
 from eps.core.messages import Orders
 from eps.core.plans import ADDITION, CANCELLED, REGISTRATION_PATIENCE_S, PlanContext, Plans
 from eps.core.progress import Progress
-from eps.core.reconfig import Change, Plan, Purpose, Trigger
+from eps.core.reconfig import Change, Operation, Plan, Purpose, Trigger
 from eps.core.recovery import Loss, Recovery
 from eps.core.size import Size, StartStep, Startup
-from eps.core.types import CoreSettings, MemberId, Role
+from eps.core.tiers import HostView, decide
+from eps.core.types import CoreSettings, MemberId, Role, Tier
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
 
 #: Reason recorded for a container whose process ended while no master ran.
@@ -91,7 +92,9 @@ class Job:
         The share of its workers, and of its servers, with which the job may start, 0 to 1.
     seed : str
         Differs from job to job.
-        Differs from job to job.
+    tiers : mapping, optional
+        Number of containers of each tier: each has a worker and a server, and the job decides which take part.  Then
+        ``num_workers`` and ``num_servers`` are both their sum.
 
     Raises
     ------
@@ -112,6 +115,7 @@ class Job:
         managed: bool = False,
         start_with: float = 0.5,
         seed: str = "",
+        tiers: Mapping[Tier, int] | None = None,
     ) -> None:
         limits = (num_workers, settings.num_splits, "splits"), (num_servers, settings.num_partitions, "partitions")
         for role, (number, limit, items) in zip(Role, limits, strict=True):
@@ -124,7 +128,10 @@ class Job:
         self.masters = Masters()
         self.members = Members(first_container)
         self.evictions = Evictions()
-        self.size = Size(num_workers, num_servers, managed=managed)
+        #: Number of reliable containers that the job restores; None if its containers have one member each.
+        self.reliable = None if tiers is None else tiers[Tier.RELIABLE]
+        self._first_tiers = dict(tiers or {})
+        self.size = Size(num_workers, num_servers, managed=managed, follows=tiers is not None)
         self.startup = Startup(self.size.wanted, managed=managed, start_with=start_with, seed=seed)
         self.plans = Plans(settings, triggers)
         self.progress = Progress(settings, stop_on_divergence=stop_on_divergence)
@@ -145,8 +152,16 @@ class Job:
         self.out.begin(now_s)
         first = self.startup.first()
         self.out.sync("started", **{f"{role}s": number for role, number in first.items()})
-        self.out.add(self.members.request_all(first, now_s))
+        self._request_first()
         return self.out.take()
+
+    def _request_first(self) -> None:
+        """Request the containers with which the job starts."""
+        if self.reliable is None:
+            self.out.add(self.members.request_all(self.startup.first(), self.out.now_s))
+        for tier, number in self._first_tiers.items():
+            for _ in range(number):
+                self.out.add(self.members.request_host(tier, self.out.now_s))
 
     def step(self, event: e.Event, now_s: float) -> list[Command]:
         """Process one event and return the commands to execute, in order."""
@@ -161,7 +176,7 @@ class Job:
                 error = JobFinishedError(f"the job has {self.state}: it can no longer be changed")
                 self.out.say(e.Answer(event.request_id, error=error))
             case e.MemberRegistered():
-                self.out.say(e.ReleaseContainer(event.container_id))
+                self.out.say(e.ReleaseContainer(container_of(event.seat)))
             case e.MasterRestarted():
                 self._on_restarted(event)
         return self.out.take()
@@ -170,13 +185,15 @@ class Job:
         now_s = self.out.now_s
         match event:
             case e.ContainerGranted(container_id):
-                self.plans.flight.follow(self.members.granted(container_id, now_s), now_s)
+                for member in self.members.granted(container_id, now_s):
+                    self.plans.flight.follow(member, now_s)
             case e.ContainerLaunched(container_id, pid):
-                self.plans.flight.follow(self.members.launched(container_id, pid, now_s), now_s)
+                for member in self.members.launched(container_id, pid, now_s):
+                    self.plans.flight.follow(member, now_s)
             case e.ContainerExited(container_id, reason, taken):
                 self._on_exited(container_id, reason, taken=taken)
-            case e.MemberLost(container_id, reason):
-                self._on_exited(container_id, reason, taken=False, silent=True)
+            case e.MemberLost(seat, reason):
+                self._on_exited(container_of(seat), reason, taken=False, silent=True)
             case e.ContainersWarned():
                 self._on_warned(event)
             case e.RoomSeen(fits):
@@ -217,15 +234,22 @@ class Job:
 
     def _on_registered(self, event: e.MemberRegistered) -> None:
         """Name a registered process; one that registers again also gets its unacknowledged orders."""
-        known, now_s, membership = self.members.by_container.get(event.container_id), self.out.now_s, self.membership
+        known, now_s, membership = self.members.by_seat.get(event.seat), self.out.now_s, self.membership
+        if known is not None and known.container in self.members.hosts and known.address not in (None, event.address):
+            # The process of a host has ended one member and begins the next.
+            self.members.left(known)
+            self._on_ended(known, "its process began another member", own=False, silent=False, granted=True)
+            known = None
         if known is None:
-            self.out.say(e.ReleaseContainer(event.container_id))
+            known = self.members.successor(event.seat, now_s)
+        if known is None:
+            self.out.say(e.ReleaseContainer(container_of(event.seat)))
             return
         if self.masters.miss(known.generation, event.heard_generation, event.heard_step):
             self._end(JobState.FAILED, MISSING.format(who=known.name))
             return
         name, again = known.name, self.members.registered(event, self.masters.generation, now_s)[1]
-        self.out.say(e.Name(event.container_id, name))
+        self.out.say(e.Name(event.seat, name))
         if not again:
             if not self.plans.flight.follow(known, now_s):
                 self.recovery.registered(name, event.address)
@@ -244,45 +268,68 @@ class Job:
         self.out.send(orders)
 
     def _on_exited(self, container_id: str, reason: str, *, taken: bool, silent: bool = False) -> None:
-        """Handle the end of a member: its container ended, or (``silent``) it stopped responding."""
+        """Handle the end of a container: its process ended, or (``silent``) it stopped responding."""
         now_s, completed, starts = self.out.now_s, self.progress.completed, self.membership is None
-        member, flight, became = self.members.ended(container_id), self.plans.flight, EvictionOutcome.WITHDRAWN
-        if member is None:
+        known, host = container_id in self.members.containers, self.members.hosts.get(container_id)
+        members = self.members.ended(container_id)
+        if not known:
             self.recovery.container_ended(container_id, completed, now_s, taken=taken, starts=starts)
             return
-        name = member.name
+        # If its container was taken away, its end says nothing about the job.
+        own = not taken and container_id not in self.evictions.containers
+        became, took_part = EvictionOutcome.WITHDRAWN, False
+        for member in members:
+            took_part = took_part or (self.membership is not None and member.name in self.membership.members)
+            found = self._on_ended(member, reason, own=own, silent=silent, granted=member.granted)
+            became = found if found is not EvictionOutcome.WITHDRAWN else became
+        if starts and host is not None and not self.recovery.fatal:
+            self.out.add(self.members.request_host(host.tier, now_s))
+        self.out.add(self.evictions.end(container_id, became, now_s, took_part=took_part))
+
+    def _on_ended(self, member: Member, reason: str, *, own: bool, silent: bool, granted: bool) -> EvictionOutcome:
+        """Handle the end of a member, which is not among the members any more; return what it means for an eviction."""
+        now_s, completed, starts = self.out.now_s, self.progress.completed, self.membership is None
+        name, flight, is_hosted = member.name, self.plans.flight, member.seat != member.container
         took_part = self.membership is not None and name in self.membership.members
         if flight.exited(name):
-            self.out.say(e.ReleaseContainer(container_id))
-            became = EvictionOutcome.DRAINED
-        elif (plan := flight.adding(name)) is not None:
+            if not is_hosted:
+                self.out.say(e.ReleaseContainer(member.container))
+            return EvictionOutcome.DRAINED
+        if (plan := flight.adding(name)) is not None:
             self._abort(plan, f"{name} ended before it took part: {reason}")
-        elif starts and not member.granted and self.startup.may_begin(self.members.by_name.values()):
+        elif starts and not granted and self.startup.may_begin(self.members.by_name.values()):
             self.out.note("smaller", without=[name])
         elif starts or took_part or self.recovery.is_newcomer(name) or flight.concerns(name):
-            # If its container was taken away, its end says nothing about the job.
-            own = not taken and self.evictions.of(name) is None
             loss = Loss(name, reason, completed, now_s)
             self.out.add(self.recovery.lost(member, loss, own=own, silent=silent, starts=starts))
-            if starts and not self.recovery.fatal:
+            if starts and not is_hosted and not self.recovery.fatal:
                 self.out.add(self.members.request_another(member, now_s))
-            became = EvictionOutcome.LOST
-        self.out.add(self.evictions.end(container_id, became, now_s, took_part=took_part))
+            return EvictionOutcome.LOST
+        return EvictionOutcome.WITHDRAWN
 
     def _on_warned(self, event: e.ContainersWarned) -> None:
         """Record that containers will be taken away; abort a plan that adds a member in one of them."""
         now_s = self.out.now_s
         for warning in event.warnings:
-            member = self.members.by_container.get(warning.container_id)
-            if member is None:
+            container_id, members = warning.container_id, self.members.in_container(warning.container_id)
+            if container_id not in self.members.containers:
                 # It has ended, or is being released.
                 continue
-            self.out.add(self.evictions.warn(member.name, member.roles, warning, now_s))
-            expected = self.membership is None or self.recovery.is_newcomer(member.name)
-            if expected and not member.launched:
-                # Nothing runs there yet, and the job cannot continue without the member.
-                self.out.add(self.members.dismiss([member.name], TAKEN_AWAY))
-                self.out.add(self.members.request_another(member, now_s))
+            names = tuple(member.name for member in members)
+            roles = frozenset(role for member in members for role in member.roles)
+            self.out.add(self.evictions.warn(names, roles, warning, now_s))
+            host = self.members.hosts.get(container_id)
+            if host is not None:
+                if self.membership is None and not self.members.runs(container_id):
+                    self.out.add(self.members.release_host(container_id, TAKEN_AWAY))
+                    self.out.add(self.members.request_host(host.tier, now_s))
+                continue
+            for member in members:
+                expected = self.membership is None or self.recovery.is_newcomer(member.name)
+                if expected and not member.launched:
+                    # Nothing runs there yet, and the job cannot continue without the member.
+                    self.out.add(self.members.dismiss([member.name], TAKEN_AWAY))
+                    self.out.add(self.members.request_another(member, now_s))
         if self.plans.flight.committed is not None:
             self.evictions.drained_by(self.plans.flight.committed)
         elif (plan := self.plans.flight.uncommitted) is not None:
@@ -361,7 +408,7 @@ class Job:
         step, why = self.startup.step(first, silent, self.out.now_s)
         match step:
             case StartStep.ASK:
-                self.out.add(self.members.request_all(self.startup.first(), self.out.now_s))
+                self._request_first()
             case StartStep.BEGIN:
                 without = [member.name for member in first if not member.granted]
                 self.out.add(self.members.dismiss(without, "the job starts without it"))
@@ -384,24 +431,26 @@ class Job:
         self.out.sync("restarted", generation=event.generation, running=len(event.running))
         for container_id in event.running:
             # Its release was decided, but perhaps not carried out.
-            if ended or container_id not in self.members.by_container:
+            if ended or container_id not in self.members.containers:
                 self.out.say(e.ReleaseContainer(container_id))
         if ended:
             self.out.say(e.EndJob(self.state, self.reason))
             return
-        for container_id, member in list(self.members.by_container.items()):
+        for container_id in sorted(self.members.containers):
             pid = event.running.get(container_id)
-            if container_id not in self.members.by_container:
+            if container_id not in self.members.containers:
                 # An aborted plan has released it.
                 continue
             if pid is not None:
-                self.plans.flight.follow(self.members.launched(container_id, pid, now_s), now_s)
-            elif member.launched:
+                for member in self.members.launched(container_id, pid, now_s):
+                    self.plans.flight.follow(member, now_s)
+            elif self.members.runs(container_id):
                 # Usually its node is lost, too.
                 self._on_exited(container_id, ENDED_AWAY, taken=True)
             else:
-                self.out.add(self.members.repeat_request(member, now_s))
-                self.plans.flight.follow(member, now_s)
+                self.out.add(self.members.repeat_request(container_id, now_s))
+                for member in self.members.in_container(container_id):
+                    self.plans.flight.follow(member, now_s)
         self.out.forget()
         self.checkpoints.taken_over()
         self.out.add(self.export.restarted())
@@ -415,13 +464,13 @@ class Job:
             self._end(JobState.FAILED, failed)
         if self.state in ENDED_STATES:
             return
-        over, commands = self.evictions.settle(self.members.by_container, now_s)
+        over, commands = self.evictions.settle(self.members.containers, now_s)
         self.out.add(commands)
         for eviction in over:
             held, others = self.members.held, eviction.for_others
             self.size.taken(eviction.roles, held, for_others=others, lost=eviction.lost)
         if self.membership is None:
-            first = self.members.first_membership(self.settings)
+            first = self._first_membership()
             if first is not None:
                 self.out.sync("membership", version=1, from_clock=first.from_clock)
                 self.out.send(self.members.announce(first, 0))
@@ -460,10 +509,13 @@ class Job:
         if inquiry is None:
             return
         for role in inquiry.empty_roles(before):
+            if self.reliable is not None:
+                self._add_spare(role)
+                continue
             name, commands = self.members.request(role, now_s)
             recovery.add(name, role)
             self.out.add(commands)
-        if inquiry.missing(before):
+        if inquiry.empty_roles(before) or inquiry.missing(before):
             return
         point, clocks = self.checkpoints.restore_point(self.settings.seeded_clock), self.progress.next_clocks()
         after = recovery.membership(before, self.settings, point, clocks)
@@ -496,9 +548,13 @@ class Job:
                 if stepped.committed is not None and stepped.committed.membership is not None:
                     self.members.adopt(stepped.committed.membership, waits=False)
                     self.size.committed(stepped.committed, self.members.held)
+                if stepped.released is not None and self.reliable is not None:
+                    self._on_released(stepped.released)
             assert self.membership is not None
             warned = self.evictions.next_to_drain(self.membership)
-            if warned and plans.may_drain(now_s):
+            if self.reliable is not None:
+                self._arrange(self.membership)
+            elif warned and plans.may_drain(now_s):
                 self._drain(self.membership, warned)
             if plans.is_idle and not warned:
                 self.out.add(plans.ask_missing(self.size.pending(self.members.held), self._plan_context))
@@ -509,6 +565,9 @@ class Job:
                 self.out.add(plans.propose(plan, self._plan_context))
             except PlanError as error:
                 self._abort(plan, str(error))
+                continue
+            if self.reliable is not None:
+                self._request_hosts(plan)
                 continue
             coming = {role: len(plan.coming.of_role(role)) for role in Role}
             self.out.add(self.members.request_all(coming, now_s))
@@ -527,6 +586,112 @@ class Job:
             self._abort(plan, why, failed=False)
         self.out.add(self.plans.drain(names, self.out.now_s))
 
+    # ---- containers of two tiers
+
+    def _hosts(self) -> tuple[HostView, ...]:
+        """Return the containers that may be used, without those that will be taken away or released."""
+        plan = self.plans.flight.plan
+        # A job that starts uses what it has, and drains it afterwards.
+        warned = self.evictions.containers if self.membership is not None else ()
+        without = {*warned, *(plan.releases if plan is not None else ())}
+        coming = plan.added if plan is not None else ()
+        found = []
+        for host in self.members.hosts.values():
+            if host.container in without:
+                continue
+            members: dict[Role, MemberId] = {}
+            for member in self.members.in_container(host.container):
+                if member.address is not None or member.name in coming:
+                    members.update(dict.fromkeys(member.roles, member.name))
+            worker, server = members.get(Role.WORKER), members.get(Role.SERVER)
+            found.append(HostView(host.container, host.tier, host.rank, worker, server))
+        return tuple(found)
+
+    def _first_membership(self) -> Membership | None:
+        """Return the first membership, or None while a member has not registered."""
+        if self.reliable is None:
+            return self.members.first_membership(self.settings)
+        decision = decide(self._hosts())
+        if decision is None or any(member.address is None for member in self.members.by_name.values()):
+            return None
+        return self.members.first_membership(self.settings, {*decision.workers, *decision.servers})
+
+    def _add_spare(self, role: Role) -> None:
+        """Let a recovery continue with a spare member of a role that has none left, once there is one."""
+        hosts = sorted(self._hosts(), key=lambda host: (host.tier is not Tier.RELIABLE, host.rank))
+        for host in hosts:
+            name = host.worker if role is Role.WORKER else host.server
+            member = self.members.by_name.get(name or "")
+            fits = role is Role.WORKER or host.tier is Tier.RELIABLE
+            if fits and member is not None and member.address is not None:
+                self.recovery.add(member.name, role)
+                self.recovery.registered(member.name, member.address)
+                return
+        assert self.reliable is not None
+        for _ in range(self.reliable - sum(host.tier is Tier.RELIABLE for host in hosts)):
+            self.out.add(self.members.request_host(Tier.RELIABLE, self.out.now_s))
+
+    def _arrange(self, membership: Membership) -> None:
+        """Release hosts that are no longer needed; plan who takes part, and replace reliable containers."""
+        plans, now_s = self.plans, self.out.now_s
+        for container_id in self.evictions.containers:
+            names = {member.name for member in self.members.in_container(container_id)}
+            if container_id in self.members.hosts and not names & {*membership.members, *self._in_flight()}:
+                self.out.add(self.members.release_host(container_id, TAKEN_AWAY))
+                outcome = EvictionOutcome.DRAINED
+                self.out.add(self.evictions.end(container_id, outcome, now_s, took_part=False))
+        if self.progress.horizon >= self.settings.iterations - 2 or plans.flight.committed is not None:
+            return
+        warned = bool(self.evictions.next_to_drain(membership))
+        purpose = Purpose.DRAIN if warned else Purpose.ARRANGE
+        if not plans.is_due(purpose, now_s) or not (warned or plans.is_idle):
+            return
+        decision = decide(self._hosts())
+        if decision is None:
+            self._replace_reliable()
+            return
+        if (set(decision.workers), set(decision.servers)) == (set(membership.workers), set(membership.servers)):
+            self._replace_reliable()
+            return
+        if (plan := plans.flight.uncommitted) is not None:
+            if plan.purpose is Purpose.DRAIN:
+                return
+            self._abort(plan, "cancelled to drain containers that will be taken away", failed=False)
+        if not any(plan.purpose is purpose for plan in plans.queue):
+            self.out.add(plans.arrange(purpose, now_s))
+
+    def _on_released(self, plan: Plan) -> None:
+        """Release the containers that a plan has removed."""
+        for container_id in plan.releases:
+            if container_id in self.members.hosts:
+                self.out.add(self.members.release_host(container_id, "removed from the job"))
+        if plan.purpose is Purpose.ASKED:
+            assert self.reliable is not None
+            self.reliable += sum(number for tier, number in plan.change.containers if tier is Tier.RELIABLE)
+
+    def _in_flight(self) -> tuple[MemberId, ...]:
+        driver = self.plans.flight.driver
+        return () if driver is None else driver.concerned
+
+    def _replace_reliable(self) -> None:
+        """Request the reliable containers that the job has lost."""
+        assert self.reliable is not None
+        there = sum(host.tier is Tier.RELIABLE for host in self._hosts())
+        if self.plans.is_idle and there < self.reliable:
+            missing = ((Tier.RELIABLE, self.reliable - there),)
+            change = Change(Operation.TIERS, self.reliable - there, containers=missing)
+            self.out.add(self.plans.ask_own(change, Purpose.REPLACE, self._plan_context))
+
+    def _request_hosts(self, plan: Plan) -> None:
+        """Request the containers that a plan adds; members that are spare already are its newcomers at once."""
+        before = set(self.members.hosts)
+        for tier, number in plan.change.containers:
+            for _ in range(max(0, number)):
+                self.out.add(self.members.request_host(tier, self.out.now_s))
+        plan.requested = tuple(name for name in self.members.hosts if name not in before)
+        for name in plan.added:
+            self.plans.flight.follow(self.members.by_name.get(name), self.out.now_s)
+
     # ---- between the parts
 
     @property
@@ -544,7 +709,10 @@ class Job:
     def _plan_context(self) -> PlanContext:
         exports = self.state is JobState.EXPORTING
         completed, horizon = self.progress.completed, self.progress.horizon
-        return PlanContext(self.membership, self.members.next_number, completed, horizon, exports, self.out.now_s)
+        hosts = None if self.reliable is None else self._hosts()
+        return PlanContext(
+            self.membership, self.members.next_number, completed, horizon, exports, self.out.now_s, hosts
+        )
 
     @property
     def tick_due_s(self) -> float:
@@ -586,7 +754,11 @@ class Job:
     def _abort(self, plan: Plan, reason: str, *, failed: bool = True) -> None:
         """Abort an uncommitted plan and release its newcomers."""
         self.out.add(self.plans.abort(plan, reason, self.out.now_s, failed=failed))
-        self.out.add(self.members.dismiss(plan.added, f"plan {plan.plan_id} was aborted: {reason}"))
+        why = f"plan {plan.plan_id} was aborted: {reason}"
+        for container_id in plan.requested:
+            if container_id in self.members.hosts:
+                self.out.add(self.members.release_host(container_id, why))
+        self.out.add(self.members.dismiss(plan.added, why))
 
     def _end(self, state: JobState, reason: str) -> None:
         """End the job."""

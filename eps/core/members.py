@@ -9,7 +9,7 @@ lost when its connection breaks or it falls silent).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -40,6 +40,8 @@ class Member:
     #: Its number within its role, from 1, in the order of requests.
     rank: int
     tier: Tier = Tier.RELIABLE
+    #: The name under which its process registers: that of its container, unless another member shares the container.
+    seat: str = ""
     phase: MemberPhase = MemberPhase.REQUESTED
     #: Where it listens; None until it registers.
     address: Address | None = None
@@ -65,9 +67,37 @@ class Member:
         """Return whether its process was launched."""
         return self.phase in (MemberPhase.LAUNCHED, MemberPhase.REGISTERED)
 
+    def __post_init__(self) -> None:
+        self.seat = self.seat or self.container
+
     def is_late(self, now_s: float, patience_s: float) -> bool:
         """Return whether its process has run for ``patience_s`` without registering."""
         return self.phase is MemberPhase.LAUNCHED and now_s - self.launched_s >= patience_s
+
+
+def seat_of(container_id: str, role: Role) -> str:
+    """Return the name under which the member of a role registers that shares its container."""
+    return f"{container_id}/{role}"
+
+
+def container_of(seat: str) -> str:
+    """Return the container of a seat."""
+    return seat.partition("/")[0]
+
+
+@dataclass
+class Host:
+    """A container with a worker and a server in one process (Proteus §3.1); a member that leaves has a successor there.
+
+    Mutated by :class:`Members` alone.
+    """
+
+    container: str
+    tier: Tier
+    #: Its number, from 1, in the order of requests: the lowest runs longest.
+    rank: int
+    #: As the resource manager reported it at launch; 0 before.
+    pid: int = 0
 
 
 class Members:
@@ -81,7 +111,9 @@ class Members:
 
     def __init__(self, first_container: int = 1) -> None:
         self.by_name: dict[MemberId, Member] = {}
-        self.by_container: dict[str, Member] = {}
+        self.by_seat: dict[str, Member] = {}
+        #: Container -> host; empty if every container has one member.
+        self.hosts: dict[str, Host] = {}
         #: The newest membership; None while the job starts.
         self.membership: Membership | None = None
         #: Every membership so far, oldest first.
@@ -93,6 +125,7 @@ class Members:
         #: Address -> the member that registered last with it, which may have ended.
         self._by_address: dict[Address, Member] = {}
         self._next_container = first_container
+        self._next_host = 1
         #: Role -> how many members of the membership have their containers.
         self.held = dict.fromkeys(Role, 0)
 
@@ -113,73 +146,142 @@ class Members:
         """Request a new container for a member whose container has ended."""
         return self._request(member.name, member.roles, member.rank, now_s)
 
+    def request_host(self, tier: Tier, now_s: float) -> list[e.Command]:
+        """Request a container for a worker and a server, both of which are members from now on."""
+        container_id = self._new_container()
+        self.hosts[container_id] = Host(container_id, tier, self._next_host)
+        self._next_host += 1
+        for role in Role:
+            self._seat(container_id, role, now_s)
+        return [e.RequestContainer(container_id, frozenset(Role), tier)]
+
+    def _seat(self, container_id: str, role: Role, now_s: float) -> Member:
+        """Return a new member of a role in a host."""
+        rank = self.next_number[role]
+        self.next_number[role] = rank + 1
+        name, seat = member_name(role, rank), seat_of(container_id, role)
+        found = Member(
+            name, container_id, frozenset({role}), rank, self.hosts[container_id].tier, seat=seat, asked_s=now_s
+        )
+        self.by_name[name] = self.by_seat[seat] = found
+        return found
+
     def _request(self, name: MemberId, roles: frozenset[Role], rank: int, now_s: float) -> list[e.Command]:
-        container_id = f"container-{self._next_container:04d}"
-        self._next_container += 1
-        self.by_name[name] = self.by_container[container_id] = Member(name, container_id, roles, rank, asked_s=now_s)
+        container_id = self._new_container()
+        self.by_name[name] = self.by_seat[container_id] = Member(name, container_id, roles, rank, asked_s=now_s)
         return [e.RequestContainer(container_id, roles)]
 
-    def repeat_request(self, member: Member, now_s: float) -> list[e.Command]:
+    def _new_container(self) -> str:
+        self._next_container += 1
+        return f"container-{self._next_container - 1:04d}"
+
+    def repeat_request(self, container_id: str, now_s: float) -> list[e.Command]:
         """Request the same container again: a restart of the master may have lost the request."""
-        member.phase, member.asked_s = MemberPhase.REQUESTED, now_s
-        return [e.RequestContainer(member.container, member.roles)]
+        roles: frozenset[Role] = frozenset()
+        for member in self.in_container(container_id):
+            member.phase, member.asked_s = MemberPhase.REQUESTED, now_s
+            roles |= member.roles
+        host = self.hosts.get(container_id)
+        return [e.RequestContainer(container_id, roles, host.tier if host is not None else None)]
 
-    def granted(self, container_id: str, now_s: float) -> Member | None:
-        """Record that a container was granted; return its member, or None if the container is unknown."""
-        member = self.by_container.get(container_id)
-        if member is not None and not member.granted:
-            member.phase, member.granted_s = MemberPhase.GRANTED, now_s
-        return member
+    @property
+    def containers(self) -> set[str]:
+        """The containers that the job uses or has requested."""
+        return {member.container for member in self.by_name.values()} | set(self.hosts)
 
-    def launched(self, container_id: str, pid: int, now_s: float) -> Member | None:
-        """Record that a container's process runs; return its member, or None if the container is unknown."""
-        member = self._runs(container_id, now_s)
-        if member is not None:
+    def in_container(self, container_id: str) -> list[Member]:
+        """Return the members of a container, workers first; none if the container is unknown."""
+        seats = [seat_of(container_id, role) for role in Role] if container_id in self.hosts else [container_id]
+        return [self.by_seat[seat] for seat in seats if seat in self.by_seat]
+
+    def runs(self, container_id: str) -> bool:
+        """Return whether the container's process was launched."""
+        host = self.hosts.get(container_id)
+        return any(member.launched for member in self.in_container(container_id)) or bool(host is not None and host.pid)
+
+    def granted(self, container_id: str, now_s: float) -> list[Member]:
+        """Record that a container was granted; return its members."""
+        members = self.in_container(container_id)
+        for member in members:
+            if not member.granted:
+                member.phase, member.granted_s = MemberPhase.GRANTED, now_s
+        return members
+
+    def launched(self, container_id: str, pid: int, now_s: float) -> list[Member]:
+        """Record that a container's process runs; return its members."""
+        if container_id in self.hosts:
+            self.hosts[container_id].pid = pid
+        members = self._runs(container_id, now_s)
+        for member in members:
             member.launched_pid = pid
             member.pid = member.pid or pid
-        return member
+        return members
 
     def pids(self) -> dict[str, int]:
         """Return launched containers -> pid, as the resource manager reported it."""
-        return {name: member.launched_pid for name, member in self.by_container.items() if member.launched_pid}
+        found = {member.container: member.launched_pid for member in self.by_name.values() if member.launched_pid}
+        return found | {name: host.pid for name, host in self.hosts.items() if host.pid}
 
-    def _runs(self, container_id: str, now_s: float) -> Member | None:
-        member = self.granted(container_id, now_s)
-        if member is not None and not member.launched:
-            member.phase, member.launched_s = MemberPhase.LAUNCHED, now_s
-        return member
+    def _runs(self, container_id: str, now_s: float) -> list[Member]:
+        members = self.granted(container_id, now_s)
+        for member in members:
+            if not member.launched:
+                member.phase, member.launched_s = MemberPhase.LAUNCHED, now_s
+        return members
+
+    def successor(self, seat: str, now_s: float) -> Member | None:
+        """Return a new member for a process of a host that registers although no member has its seat; else None."""
+        container_id, _, role = seat.partition("/")
+        if container_id not in self.hosts or seat in self.by_seat:
+            return None
+        found = self._seat(container_id, Role(role), now_s)
+        self.launched(container_id, self.hosts[container_id].pid, now_s)
+        return found
 
     def registered(self, event: e.MemberRegistered, generation: int, now_s: float) -> tuple[Member | None, bool]:
         """Record that a process registered; return its member and whether it had registered before."""
-        member = self._runs(event.container_id, now_s)
+        member = self.by_seat.get(event.seat)
         if member is None:
             return None, False
+        self._runs(member.container, now_s)
         member.pid = event.pid
         again = member.phase is MemberPhase.REGISTERED
         member.phase, member.address, member.generation = MemberPhase.REGISTERED, event.address, generation
         self._by_address[event.address] = member
         return member, again
 
-    def ended(self, container_id: str) -> Member | None:
-        """Remove and return the member whose container ended, or None if the container is unknown."""
-        member = self.by_container.pop(container_id, None)
-        if member is not None:
-            del self.by_name[member.name]
-            self._count()
-        return member
+    def ended(self, container_id: str) -> list[Member]:
+        """Remove and return the members whose container ended."""
+        members = self.in_container(container_id)
+        self.hosts.pop(container_id, None)
+        for member in members:
+            self.left(member)
+        return members
+
+    def left(self, member: Member) -> None:
+        """Remove a member whose process has ended; a host goes on."""
+        del self.by_seat[member.seat], self.by_name[member.name]
+        self._count()
 
     def dismiss(self, names: Iterable[MemberId], why: str) -> list[e.Command]:
-        """Shut members down and release their containers; unknown names are skipped."""
+        """Shut members down and release their containers, except hosts; unknown names are skipped."""
         commands: list[e.Command] = []
         for name in names:
             member = self.by_name.pop(name, None)
             if member is None:
                 continue
-            del self.by_container[member.container]
+            del self.by_seat[member.seat]
             if member.address is not None:
                 commands.append(e.Send(name, m.Shutdown(why)))
-            commands.append(e.ReleaseContainer(member.container))
+            if member.container not in self.hosts:
+                commands.append(e.ReleaseContainer(member.container))
         return commands
+
+    def release_host(self, container_id: str, why: str) -> list[e.Command]:
+        """Release a host; its members, if any, are not in the membership."""
+        commands = self.dismiss([member.name for member in self.in_container(container_id)], why)
+        del self.hosts[container_id]
+        return [*commands, e.ReleaseContainer(container_id)]
 
     def connected(self, report: m.PeerReached) -> None:
         """Record the transport between two members."""
@@ -194,13 +296,15 @@ class Members:
 
     # ---- the membership
 
-    def first_membership(self, settings: CoreSettings) -> Membership | None:
-        """Return the first membership, or None while a member has not registered."""
-        addresses = {name: member.address for name, member in self.by_name.items() if member.address is not None}
-        if not self.by_name or len(addresses) < len(self.by_name):
+    def first_membership(self, settings: CoreSettings, chosen: Collection[MemberId] = ()) -> Membership | None:
+        """Return the first membership, of all members or some of them; None while one has not registered."""
+        names = chosen or self.by_name
+        addresses = {n: member.address for n in names if (member := self.by_name[n]).address is not None}
+        if not names or len(addresses) < len(names):
             return None
         workers, servers = (
-            tuple(member.name for member in sorted(self.of_role(role), key=lambda member: member.rank)) for role in Role
+            tuple(m.name for m in sorted(self.of_role(role), key=lambda member: member.rank) if m.name in names)
+            for role in Role
         )
         owners = spread_evenly(settings.num_partitions, servers)
         followers = standing_followers(owners, servers, ()) if settings.followers else ()
@@ -244,9 +348,9 @@ class Members:
                 self.held[role] = sum(name in self.by_name for name in self.membership.of_role(role))
 
     def validate(self) -> None:
-        """Assert that each container has one member in one phase, and that memberships are consecutive."""
-        assert {member.container: member.name for member in self.by_name.values()} == {
-            container_id: member.name for container_id, member in self.by_container.items()
+        """Assert that each seat has one member in one phase, and that memberships are consecutive."""
+        assert {member.seat: member.name for member in self.by_name.values()} == {
+            seat: member.name for seat, member in self.by_seat.items()
         }
         for member in self.by_name.values():
             assert (member.address is not None) == (member.phase is MemberPhase.REGISTERED), member

@@ -33,6 +33,7 @@ from eps.core.reconfig import (
     resolve,
 )
 from eps.core.retries import Backoff
+from eps.core.tiers import HostView
 from eps.core.types import Address, CoreSettings, MemberId, Role, Team
 from eps.errors import EpsError, JobFinishedError, PlanError, TransferError
 
@@ -345,13 +346,15 @@ class PlanContext:
     #: Whether training is complete and the model is being exported.
     exports: bool
     now_s: float
+    #: The containers of a job on reliable and transient containers, without those that will be taken away; else None.
+    hosts: tuple[HostView, ...] | None = None
 
 
 def roster(job: PlanContext) -> Roster:
     """Return the current members."""
     assert job.membership is not None
     numbers = job.next_number
-    return Roster(job.membership.workers, job.membership.servers, numbers[Role.WORKER], numbers[Role.SERVER])
+    return Roster(job.membership.workers, job.membership.servers, numbers[Role.WORKER], numbers[Role.SERVER], job.hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +400,9 @@ class Flight:
             The change has become impossible.
         """
         assert job.membership is not None and self.driver is None
-        _, coming, going = resolve(roster(job), plan.change, settings)
+        after, coming, going = resolve(roster(job), plan.change, settings)
+        if job.hosts is not None and after.hosts is not None:
+            plan.releases = tuple(host.container for host in job.hosts if host not in after.hosts)
         if plan.change.operation is Operation.FOLLOW:
             transfer = follow_transfer(job.membership)
         else:
@@ -577,6 +582,7 @@ RETRIES = {
     Purpose.FOLLOW: (1.0, 64.0),
     Purpose.DRAIN: (0.25, 8.0),
     Purpose.REGAIN: (1.0, 64.0),
+    Purpose.ARRANGE: (0.25, 8.0),
 }
 
 
@@ -760,6 +766,13 @@ class Plans:
     def drain(self, names: Collection[MemberId], now_s: float) -> list[e.Command]:
         """Queue a plan that drains members, before all others."""
         plan, commands = self._new(Change(Operation.DRAIN, len(names), tuple(names)), Purpose.DRAIN, "", now_s)
+        self.queue.insert(0, plan)
+        return commands
+
+    def arrange(self, purpose: Purpose, now_s: float) -> list[e.Command]:
+        """Queue a plan that changes what containers host, before all others."""
+        self._retries[purpose] = self._retries[purpose].tried(now_s)
+        plan, commands = self._new(Change(Operation.TIERS, 0), purpose, "", now_s)
         self.queue.insert(0, plan)
         return commands
 

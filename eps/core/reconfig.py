@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from eps.core.membership import Membership
 from eps.core.planner import TransferPlan
+from eps.core.tiers import Deltas, HostView, decide, deltas_text, resized
 from eps.core.types import MOST_MEMBERS, NO_TEAM, CoreSettings, MemberId, Role, Team, member_name
 from eps.errors import IllegalTransitionError, PlanError, UnknownMemberError
 
@@ -34,6 +35,8 @@ class Operation(StrEnum):
     SCALE = "scale"
     #: Requested by the job: gives a standing follower to partitions without one.
     FOLLOW = "follow"
+    #: Of a job on reliable and transient containers: changes how many there are, or what they host (Proteus §3.3).
+    TIERS = "tiers"
     #: Requested by the job: removes workers and servers whose containers will be taken away (Proteus §3.3).  If all
     #: members of a role must leave, adds a successor.
     DRAIN = "drain"
@@ -41,7 +44,7 @@ class Operation(StrEnum):
     @property
     def role(self) -> Role:
         """The role of the members that are added or removed; undefined for drain and scale, which may concern both."""
-        assert self not in (Operation.DRAIN, Operation.SCALE)
+        assert self not in (Operation.DRAIN, Operation.SCALE, Operation.TIERS)
         return Role.WORKER if self in (Operation.ADD_WORKERS, Operation.REMOVE_WORKERS) else Role.SERVER
 
     @property
@@ -63,6 +66,8 @@ class Purpose(StrEnum):
     FOLLOW = "followers"
     #: The job drains members whose containers will be taken away.
     DRAIN = "eviction"
+    #: The job changes which of its containers work and serve.
+    ARRANGE = "tiers"
 
     @property
     def own(self) -> bool:
@@ -137,26 +142,32 @@ class Change:
     names: tuple[MemberId, ...] = ()
     #: For a scale: one addition or removal by count for each role that changes.
     parts: tuple[Change, ...] = ()
+    #: For tiers: how many containers come or leave; empty if only what they host changes.
+    containers: Deltas = ()
 
     @property
     def adds(self) -> bool:
         """Return whether the change adds members; a scale may remove others."""
-        return self.operation.adds or any(part.adds for part in self.parts)
+        more = any(number > 0 for _, number in self.containers)
+        return self.operation.adds or more or any(part.adds for part in self.parts)
 
     @property
     def removes(self) -> bool:
         """Whether the change may free containers; a scale may add others."""
-        return not self.adds or any(not part.adds for part in self.parts)
+        fewer = any(number < 0 for _, number in self.containers)
+        return not self.adds or fewer or any(not part.adds for part in self.parts)
 
     @property
     def asked(self) -> int | str:
         """The number or the names of the members; for a scale, text such as ``workers=+2,servers=-1``."""
         if self.parts:
             return ",".join(f"{part.operation.role}s={'+' if part.adds else '-'}{part.count}" for part in self.parts)
+        if self.containers:
+            return deltas_text(self.containers)
         return ",".join(self.names) or self.count
 
     def __str__(self) -> str:
-        return str(self.asked) if self.parts else f"{self.operation}={self.asked}"
+        return str(self.asked) if self.parts or self.containers else f"{self.operation}={self.asked}"
 
 
 @dataclass
@@ -178,6 +189,10 @@ class Plan:
     coming: Team = NO_TEAM
     #: Members to remove.
     going: Team = NO_TEAM
+    #: For tiers, set when proposed: containers that were requested for it, those that it releases, and why.
+    requested: tuple[str, ...] = ()
+    releases: tuple[str, ...] = ()
+    decision: str = ""
     #: Set when proposed.
     transfer: TransferPlan | None = None
     #: Set when committed.
@@ -268,6 +283,8 @@ class Roster:
     #: Numbers of the next worker and the next server; numbers are never reused.
     next_worker: int
     next_server: int
+    #: The containers of a job on reliable and transient containers, without those that will be taken away; else None.
+    hosts: tuple[HostView, ...] | None = None
 
     def of_role(self, role: Role) -> tuple[MemberId, ...]:
         """Return the members of one role."""
@@ -293,10 +310,17 @@ def resolve(roster: Roster, change: Change, settings: CoreSettings) -> tuple[Ros
         return _resolve_drain(roster, change.names)
     if change.operation is Operation.SCALE:
         return _resolve_scale(roster, change, settings)
-    role = change.operation.role
-    present = roster.of_role(role)
     if change.operation is Operation.FOLLOW:
         return roster, Team(), Team()
+    if change.operation is Operation.TIERS:
+        return _resolve_tiers(roster, change, settings)
+    if roster.hosts is not None:
+        raise PlanError(
+            f"{change}: this job decides who works and who serves; change the number of its containers, as in "
+            "transient=+2"
+        )
+    role = change.operation.role
+    present = roster.of_role(role)
     if change.count < 1:
         raise PlanError(f"{change.operation} asks for {change.count} members; a change concerns at least one")
     if change.operation.adds:
@@ -337,6 +361,33 @@ def _resolve_scale(roster: Roster, change: Change, settings: CoreSettings) -> tu
         coming = Team(coming.workers + comes.workers, coming.servers + comes.servers)
         going = Team(going.workers + goes.workers, going.servers + goes.servers)
     return roster, coming, going
+
+
+def _resolve_tiers(roster: Roster, change: Change, settings: CoreSettings) -> tuple[Roster, Team, Team]:
+    """Return what :func:`resolve` does for containers of reliable and transient tiers."""
+    if roster.hosts is None:
+        raise PlanError(f"{change}: the job has no tiers; it was started with --workers and --servers")
+    hosts = resized(roster.hosts, change.containers, roster.next_worker, roster.next_server)
+    decision = decide(hosts)
+    if decision is None:
+        raise PlanError(f"{change}: no container is left that could have workers, or servers")
+    limits = (
+        (decision.workers, settings.num_splits, "splits"),
+        (decision.servers, settings.num_partitions, "partitions"),
+    )
+    for role, (members, limit, items) in zip(Role, limits, strict=True):
+        if len(members) > limit:
+            raise PlanError(f"{change}: {len(members)} {role}s would share {limit} {items}")
+    wanted = {Role.WORKER: decision.workers, Role.SERVER: decision.servers}
+    coming, going, after = {}, {}, {}
+    for role in Role:
+        present = roster.of_role(role)
+        coming[role] = tuple(name for name in wanted[role] if name not in present)
+        going[role] = tuple(name for name in present if name not in wanted[role])
+        after[role] = tuple(name for name in present if name in wanted[role]) + coming[role]
+    new = sum(max(0, number) for _, number in change.containers)
+    found = Roster(after[Role.WORKER], after[Role.SERVER], roster.next_worker + new, roster.next_server + new, hosts)
+    return found, Team(coming[Role.WORKER], coming[Role.SERVER]), Team(going[Role.WORKER], going[Role.SERVER])
 
 
 def _resolve_drain(roster: Roster, names: Sequence[MemberId]) -> tuple[Roster, Team, Team]:
@@ -388,5 +439,5 @@ def _check_names(names: Iterable[MemberId], present: Sequence[MemberId], role: R
 
 def _with(roster: Roster, role: Role, members: tuple[MemberId, ...], following: int) -> Roster:
     if role is Role.WORKER:
-        return Roster(members, roster.servers, following, roster.next_server)
-    return Roster(roster.workers, members, roster.next_worker, following)
+        return Roster(members, roster.servers, following, roster.next_server, roster.hosts)
+    return Roster(roster.workers, members, roster.next_worker, following, roster.hosts)

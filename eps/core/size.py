@@ -93,10 +93,13 @@ class Size:
     workers, servers : int
     managed : bool
         Whether a scheduler decides the job's size.
+    follows : bool
+        Whether the job's containers decide it (:mod:`eps.core.tiers`): then it is always what the job holds.
     """
 
-    def __init__(self, workers: int, servers: int, *, managed: bool = False) -> None:
+    def __init__(self, workers: int, servers: int, *, managed: bool = False, follows: bool = False) -> None:
         self.wanted = {Role.WORKER: workers, Role.SERVER: servers}
+        self._follows = follows
         self.lent = {borrower: dict.fromkeys(Role, 0) for borrower in Borrower}
         self._managed = managed
 
@@ -136,6 +139,12 @@ class Size:
 
     def settle(self, held: Counts) -> None:
         """Reduce what is lent by members that came back; the oldest loans are settled first."""
+        for role in Role if self._follows else ():
+            # A role without a member is about to get one.
+            self.wanted[role] = max(1, held[role])
+            self.lent = {borrower: dict.fromkeys(Role, 0) for borrower in Borrower}
+        if self._follows:
+            return
         for role in Role:
             left = self.wanted[role] - held[role]
             for borrower in Borrower:

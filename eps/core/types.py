@@ -30,6 +30,8 @@ class Tier(StrEnum):
 
     #: Until the job ends, unless it crashes.
     RELIABLE = "reliable"
+    #: May be taken away at any time.
+    TRANSIENT = "transient"
 
 
 @dataclass(frozen=True, slots=True)

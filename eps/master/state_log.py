@@ -404,8 +404,10 @@ def _deadly(event: e.Event) -> str:
         detail = f" ({event.change})"
     elif isinstance(event, e.ReportReceived):
         detail = f" ({type(event.report).__name__} of {event.report.name})"
-    elif isinstance(event, e.ContainerExited | e.MemberLost):
+    elif isinstance(event, e.ContainerExited):
         detail = f" ({event.container_id}: {event.reason})"
+    elif isinstance(event, e.MemberLost):
+        detail = f" ({event.seat}: {event.reason})"
     name = f"{type(event).__name__}{detail[:MOST_DETAIL]}"
     return f"the event {name} has ended two masters; eps resume goes on from the latest checkpoint, or from the seed"
 

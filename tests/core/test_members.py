@@ -29,7 +29,7 @@ def begun() -> Members:
     for role, number in ((Role.WORKER, 3), (Role.SERVER, 2)):
         for _ in range(number):
             members.request(role, 0.0)
-    for container_id in list(members.by_container):
+    for container_id in list(members.by_seat):
         assert members.first_membership(SETTINGS) is None
         registered(members, container_id)
     first = members.first_membership(SETTINGS)
@@ -76,11 +76,10 @@ def test_names_and_containers_are_never_used_again() -> None:
 def test_another_container_for_the_same_member() -> None:
     members = Members()
     members.request(Role.WORKER, 0.0)
-    member = members.ended("container-0001")
-    assert member is not None
+    (member,) = members.ended("container-0001")
     members.request_another(member, 2.0)
 
-    assert members.by_name["worker-1"].container == "container-0002" and members.ended("container-0001") is None
+    assert members.by_name["worker-1"].container == "container-0002" and not members.ended("container-0001")
     members.validate()
 
 
@@ -89,10 +88,9 @@ def test_members_are_in_the_order_in_which_they_were_first_asked_for_whatever_th
     for role, number in ((Role.WORKER, 11), (Role.SERVER, 1)):
         for _ in range(number):
             members.request(role, 0.0)
-    lost = members.ended("container-0002")
-    assert lost is not None
+    (lost,) = members.ended("container-0002")
     members.request_another(lost, 1.0)
-    for container_id in list(members.by_container):
+    for container_id in list(members.by_seat):
         registered(members, container_id)
     first = members.first_membership(CoreSettings(11, 1, 100))
     assert first is not None
@@ -150,7 +148,7 @@ def test_validate_finds_what_cannot_be(break_it: str) -> None:
     members = begun()
     match break_it:
         case "container":
-            del members.by_container["container-0001"]
+            del members.by_seat["container-0001"]
         case "phase":
             members.by_name["worker-1"].phase = MemberPhase.GRANTED
         case "address":

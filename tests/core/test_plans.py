@@ -190,7 +190,7 @@ def test_changes_of_clocks_are_asked_in_order_and_hold_the_last_clock_back() -> 
 def test_an_eviction_is_open_until_it_has_an_outcome() -> None:
     evictions = Evictions()
     for name, in_s in (("worker-1", 5.0), ("server-1", 9.0), ("server-2", 9.0)):
-        evictions.warn(name, frozenset({Role.WORKER}), e.ContainerWarning(f"c-{name}", in_s), 10.0)
+        evictions.warn((name,), frozenset({Role.WORKER}), e.ContainerWarning(f"c-{name}", in_s), 10.0)
         evictions.validate()
     going = evictions.next_to_drain(JOB), evictions.servers_warned_s(JOB)
     evictions.end("c-worker-1", EvictionOutcome.DRAINED, 16.0, took_part=True)
@@ -323,7 +323,7 @@ def test_validate_finds_plans_that_cannot_be(break_it: str) -> None:
 @pytest.mark.parametrize("break_it", ["over and open", "forgotten", "container"])
 def test_validate_finds_evictions_that_cannot_be(break_it: str) -> None:
     evictions = Evictions()
-    evictions.warn("worker-1", frozenset({Role.WORKER}), e.ContainerWarning("c-1", 5.0), 10.0)
+    evictions.warn(("worker-1",), frozenset({Role.WORKER}), e.ContainerWarning("c-1", 5.0), 10.0)
     match break_it:
         case "over and open":
             evictions.all[0].end(EvictionOutcome.LOST, 11.0)

@@ -93,8 +93,8 @@ class EvictingJob(SimJob):
         if container_id in self._exited:
             return
         self.count("taken away")
-        process = self.processes.get(container_id)
-        if process is None:
+        processes = self.inside(container_id)
+        if not processes:
             self.on_process_ended(container_id, TAKEN)
-        else:
+        for process in processes:
             process.end(TAKEN)

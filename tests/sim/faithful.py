@@ -115,7 +115,7 @@ class FaithfulProcess(SimProcess):
     def start(self) -> None:
         self._up, self._down = self.job.line(), self.job.line()
         self.connections: dict[Address, SimConnection] = {}
-        registered = e.MemberRegistered(self.container_id, self.address, 1)
+        registered = e.MemberRegistered(self.seat, self.address, 1)
         if self.job.registers():
             self._up.send(lambda: self.job.on_event(registered))
 

@@ -50,7 +50,7 @@ class HostileProcess(SimProcess):
         if not self.alive:
             return
         if not self.name:
-            registered = e.MemberRegistered(self.container_id, self.address, 1)
+            registered = e.MemberRegistered(self.seat, self.address, 1)
             self.net.send(lambda: self.job.on_event(registered))
         else:
             for waiting in list(self.outgoing.values()):

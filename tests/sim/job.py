@@ -17,9 +17,10 @@ from eps.core import events as e
 from eps.core import messages as m
 from eps.core.events import ENDED_STATES, JobState
 from eps.core.job import Job
+from eps.core.members import container_of, seat_of
 from eps.core.membership import Membership
 from eps.core.reconfig import Change, Phase, Plan, Trigger
-from eps.core.types import Address, CoreSettings, MemberId, Role
+from eps.core.types import Address, CoreSettings, MemberId, Role, Tier
 from tests.fakes.network import FakeNetwork, Faults, Line
 from tests.sim.faithful import Breaks, FaithfulServer, FaithfulWorker
 from tests.sim.hostile import HostileServer, HostileWorker
@@ -34,6 +35,8 @@ EXPORT_S = 4.0
 GIVE_UP_S = 4.0
 #: How a container ends that the cluster takes.
 TAKEN = "evicted"
+#: How a process ends that is told to.
+SHUT_DOWN = "ended"
 #: Events that a failed job tells.
 STORY = 40
 
@@ -70,6 +73,8 @@ class SimJob:
         Given: the faithful mode, where ``faults`` should only delay.  Not given: the hostile mode.
     managed : bool
         Somebody else decides about the job's size.
+    tiers : mapping, optional
+        Number of containers of each tier: each has a worker and a server.
     """
 
     def __init__(
@@ -86,6 +91,7 @@ class SimJob:
         releases_at_once: bool = False,
         breaks: Breaks | None = None,
         managed: bool = False,
+        tiers: Mapping[Tier, int] | None = None,
     ) -> None:
         self.seed = seed
         self.settings = settings
@@ -93,7 +99,7 @@ class SimJob:
         self.breaks = breaks or Breaks()
         self.releases_at_once = releases_at_once
         self.net = FakeNetwork(seed, faults)
-        self.master = Job(settings, num_workers, num_servers, triggers, managed=managed)
+        self.master = Job(settings, num_workers, num_servers, triggers, managed=managed, tiers=tiers)
         self.counted: Counter[str] = Counter()
         self.answers: dict[str, e.Answer] = {}
         self.processes: dict[str, SimProcess] = {}
@@ -104,11 +110,11 @@ class SimJob:
         self._random = Random(seed + 1)
         self._chaos = chaos
         self._iteration_s = iteration_s
-        self._first = num_workers + num_servers
+        self._first = sum(tiers.values()) if tiers is not None else num_workers + num_servers
         self._containers = Line(self.net)
         self._at: dict[Address, SimProcess] = {}
         self._named: dict[MemberId, str] = {}
-        self._requested: dict[str, Role] = {}
+        self._requested: dict[str, frozenset[Role]] = {}
         self._exited: set[str] = set()
         self._version = 0
         self._story: deque[tuple[float, str, object]] = deque(maxlen=STORY)
@@ -180,7 +186,14 @@ class SimJob:
         assert not checkpoint, f"no checkpoint is taken here, but {checkpoint} is to be restored"
         return {}
 
-    def on_process_ended(self, container_id: str, reason: str) -> None:
+    def on_process_ended(self, seat: str, reason: str) -> None:
+        container_id = container_of(seat)
+        if reason == SHUT_DOWN and seat != container_id and container_id not in self._exited:
+            # The process of a host goes on, with another member.
+            self._begin(seat)
+            return
+        for process in self.inside(container_id):
+            process.vanish()
         if container_id not in self._exited:
             self._exited.add(container_id)
             self._on_container(e.ContainerExited(container_id, reason, taken=reason == TAKEN))
@@ -220,15 +233,15 @@ class SimJob:
         for command in commands:
             match command:
                 case e.RequestContainer(container_id, roles):
-                    (self._requested[container_id],) = roles
+                    self._requested[container_id] = roles
                     self._grant(container_id)
                 case e.ReleaseContainer(container_id) | e.KillContainer(container_id):
                     self._give_back(container_id)
-                case e.Name(container_id, name):
-                    self._named[name] = container_id
-                    self._tell(container_id, lambda p, n=name: p.on_name(n))
+                case e.Name(seat, name):
+                    self._named[name] = seat
+                    self._tell(seat, lambda p, n=name: p.on_name(n))
                 case e.Send(to, order):
-                    self._tell(self._named.get(to, ""), lambda p, o=order: p.receive(o))
+                    self._tell(self._named.get(to, ""), lambda p, n=to, o=order: p.receive(o) if p.name == n else None)
                 case e.Answer(request_id):
                     self.answers[request_id] = command
                 case e.StartExport(number):
@@ -240,8 +253,8 @@ class SimJob:
                 case e.Journal():
                     pass
 
-    def _tell(self, container_id: str, act: Callable[[SimProcess], None]) -> None:
-        process = self.processes.get(container_id)
+    def _tell(self, seat: str, act: Callable[[SimProcess], None]) -> None:
+        process = self.processes.get(seat)
         if process is not None:
             process.deliver(lambda: act(process))
 
@@ -272,17 +285,32 @@ class SimJob:
     def _launch(self, container_id: str) -> None:
         if container_id in self._exited:
             return
+        self._on_container(e.ContainerLaunched(container_id, 1))
+        roles = self._requested[container_id]
+        for seat in [seat_of(container_id, role) for role in sorted(roles)] if len(roles) > 1 else [container_id]:
+            self._begin(seat)
+
+    def _begin(self, seat: str) -> None:
+        """Start a member's process, or the next member in the process of a host."""
         address = Address("sim", len(self._at) + 1)
         worker, server = (FaithfulWorker, FaithfulServer) if self.faithful else (HostileWorker, HostileServer)
-        kind: type[SimProcess] = worker if self._requested[container_id] is Role.WORKER else server
-        self._on_container(e.ContainerLaunched(container_id, 1))
-        process = kind(self, container_id, address)
-        self.processes[container_id] = self._at[address] = process
+        container_id, _, role = seat.partition("/")
+        is_worker = role == Role.WORKER or self._requested[container_id] == {Role.WORKER}
+        kind: type[SimProcess] = worker if is_worker else server
+        process = kind(self, seat, address)
+        self.processes[seat] = self._at[address] = process
+
+    def inside(self, container_id: str) -> list[SimProcess]:
+        """Return the processes of a container that run."""
+        return [
+            process for seat, process in self.processes.items() if container_of(seat) == container_id and process.alive
+        ]
 
     def _give_back(self, container_id: str) -> None:
-        if container_id in self.processes:
-            self.processes[container_id].end("released")
-        elif container_id in self._requested and container_id not in self._exited:
+        for process in self.inside(container_id):
+            process.end("released")
+        began = any(container_of(seat) == container_id for seat in self.processes)
+        if not began and container_id in self._requested and container_id not in self._exited:
             # Else the master died before it asked for it: nobody knows it, and nothing is said.
             self.net.after(0.01, lambda: self.on_process_ended(container_id, "withdrawn"))
 
@@ -306,7 +334,7 @@ class SimJob:
         process = self.processes[container_id]
         if self.master.plans.all[plan_id].undecided and process.alive:
             process.vanish()
-            self.on_process_ended(container_id, "taken away")
+            self.on_process_ended(container_of(container_id), "taken away")
 
     def plan_of(self, turn: int) -> Plan:
         """Return the plan that members know by this number."""
@@ -352,7 +380,7 @@ class SimJob:
         here = sorted(name for name, container in self._named.items() if self.processes[container].alive)
         if here and self.chance(0.1):
             process = self.process_of(self._random.choice(here))
-            self.on_event(e.MemberRegistered(process.container_id, process.address, 1))
+            self.on_event(e.MemberRegistered(process.seat, process.address, 1))
         for plan in list(self.master.plans.all.values()):
             if plan.phase is Phase.PROPOSED and self.net.now_s - plan.reached_s[Phase.PROPOSED] > GIVE_UP_S:
                 self.count("given up")

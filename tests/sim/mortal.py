@@ -14,6 +14,7 @@ from typing import Any
 
 from eps.core import events as e
 from eps.core.job import Job
+from eps.core.members import container_of
 from eps.master.state_log import StateLog
 from tests.sim.job import SimJob
 from tests.sim.process import SimProcess
@@ -67,7 +68,7 @@ class MortalJob(SimJob):
         """Log it; then let the master take it in, or die with it."""
         self._record(event)
         if isinstance(event, e.MemberRegistered):
-            self._registered[event.container_id] = event
+            self._registered[event.seat] = event
         dies = self.counted["master died"] < MOST_DEATHS and self.chance(self._deaths)
         if dies and self._lossy:
             self.note("master", event)
@@ -107,29 +108,29 @@ class MortalJob(SimJob):
 
     def _take_over(self, last: e.Event) -> None:
         self._restore()
-        running = {c: 1 for c, process in self.processes.items() if process.alive}
+        running = {container_of(seat): 1 for seat, process in self.processes.items() if process.alive}
         if isinstance(last, e.ContainerLaunched):
             # Here the process begins when its launch has been said.
             running[last.container_id] = 1
         self.on_event(e.MasterRestarted(self.master.masters.generation + 1, running))
-        for container_id in running:
-            registered = self._registered.get(container_id)
+        for seat in [seat for seat in self._registered if container_of(seat) in running]:
+            registered = self._registered.get(seat)
             if registered is not None:
-                generation, step = self._heard.get(container_id, (0, 0))
+                generation, step = self._heard.get(seat, (0, 0))
                 again = replace(registered, heard_generation=generation, heard_step=step)
                 self.net.after(self.share() * FIND_S, lambda r=again: self._register_again(r))
 
     def _register_again(self, registered: e.MemberRegistered) -> None:
-        if self.processes[registered.container_id].alive:
+        if self.processes[registered.seat].alive:
             self.on_event(registered)
 
-    def _tell(self, container_id: str, act: Callable[[SimProcess], None]) -> None:
-        record = self.master.members.by_container.get(container_id)
+    def _tell(self, seat: str, act: Callable[[SimProcess], None]) -> None:
+        record = self.master.members.by_seat.get(seat)
         # Orders are told to processes that have not found this master yet, too: they have heard none of it.
         if record is not None and record.generation == self.master.masters.generation:
             # Before it is there.
-            self._heard[container_id] = self.master.masters.generation, self.master.masters.steps
-        super()._tell(container_id, act)
+            self._heard[seat] = self.master.masters.generation, self.master.masters.steps
+        super()._tell(seat, act)
 
     def _grant(self, container_id: str) -> None:
         # What was asked before the master died is granted all the same.
@@ -153,7 +154,7 @@ def assert_same(restored: Job, lived: Job) -> None:
     """Assert that two states are equal in everything, and that what is one object in one is one in the other."""
     _assert_equal("job", restored, lived)
     for member in restored.members.by_name.values():
-        assert restored.members.by_container[member.container] is member
+        assert restored.members.by_seat[member.seat] is member
     for plan in restored.plans.queue:
         assert restored.plans.all[plan.plan_id] is plan
     if restored.plans.flight.driver is not None:

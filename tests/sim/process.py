@@ -20,10 +20,11 @@ class SimProcess:
 
     role: Role
 
-    def __init__(self, job: SimJob, container_id: str, address: Address) -> None:
+    def __init__(self, job: SimJob, seat: str, address: Address) -> None:
         self.job = job
         self.net = job.net
-        self.container_id = container_id
+        #: Its container, with its role if it shares that.
+        self.seat = seat
         self.address = address
         self.name: MemberId = ""
         self.alive = True
@@ -47,7 +48,7 @@ class SimProcess:
         """End at once; the master hears of it from the resource manager."""
         if self.alive:
             self.vanish()
-            self.net.after(0.01, lambda: self.job.on_process_ended(self.container_id, reason))
+            self.net.after(0.01, lambda: self.job.on_process_ended(self.seat, reason))
 
     def vanish(self) -> None:
         """End at once and let nobody know."""

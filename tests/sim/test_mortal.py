@@ -160,7 +160,7 @@ class ForgottenMasterJob(ForgetfulJob):
         super().on_event(event)
 
     def _register_again(self, registered: e.MemberRegistered) -> None:
-        if self.hears(registered.container_id):
+        if self.hears(registered.seat):
             super()._register_again(registered)
 
     def _tell(self, container_id: str, act: Callable[[SimProcess], None]) -> None:

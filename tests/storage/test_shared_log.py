@@ -205,7 +205,7 @@ def test_a_master_that_is_restored_without_what_nobody_could_note_as_missing_end
     assert found is not None
     assert found.state.membership is not None and found.state.membership.version == 1
     assert found.state.masters.steps == logged < master.state.masters.steps
-    containers = dict.fromkeys(master.state.members.by_container, 1)
+    containers = dict.fromkeys(master.state.members.by_seat, 1)
     found.state.step(e.MasterRestarted(2, containers), found.now_s)
     known = found.state.members.by_name["worker-1"]
     assert known.address is not None

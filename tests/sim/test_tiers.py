@@ -1,0 +1,103 @@
+"""Jobs on reliable and transient containers: their number changes, they are taken away, and they crash.
+
+Source: Proteus §3.2 and §3.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from eps.core import events as e
+from eps.core.events import JobState
+from eps.core.reconfig import Change, Operation, Phase
+from eps.core.types import Role, Tier
+from tests.fakes.network import RELIABLE, Faults
+from tests.sim.evicting import EvictingJob
+from tests.sim.faithful import Breaks
+from tests.sim.job import SimJob
+from tests.sim.random_jobs import random_settings, schedule_crashes
+
+
+def tiered_job(seed: int, *, warnings: float = 0.0, faithful: bool = True, followers: int = 0) -> EvictingJob:
+    """Return a random job on two tiers."""
+    random = Random(seed)
+    settings = replace(random_settings(random, seed), num_splits=12, num_partitions=8, followers=followers)
+    tiers = {Tier.RELIABLE: random.choice((1, 2, 3)), Tier.TRANSIENT: random.choice((0, 1, 4))}
+    count = sum(tiers.values())
+    return EvictingJob(
+        seed,
+        settings,
+        count,
+        min(count, 8),
+        tiers=tiers,
+        faults=Faults(drop=0.0, duplicate=0.0, late=random.choice((0.0, 0.05, 0.2))) if faithful else RELIABLE,
+        iteration_s=random.choice((0.01, 0.05, 0.2)),
+        breaks=Breaks() if faithful else None,
+        warnings=warnings,
+    )
+
+
+def schedule_scales(random: Random, job: SimJob) -> None:
+    """Ask for other numbers of containers at random times."""
+    for number in range(random.randint(1, 5)):
+        deltas = tuple((tier, random.choice((-2, -1, 1, 2))) for tier in Tier if random.random() < 0.7)
+        if not deltas:
+            continue
+        change = Change(Operation.TIERS, sum(abs(n) for _, n in deltas), containers=deltas)
+        at_s = random.uniform(0.7, 0.8 + job.settings.iterations * 0.25)
+        job.at(at_s, lambda c=change, n=number: job.ask(f"request-{n}", c))
+
+
+def check_stage_1(job: SimJob) -> None:
+    """Every membership that a plan made has its servers on reliable containers."""
+    master = job.master
+    assert master.membership is not None
+    for container_id, host in master.members.hosts.items():
+        for member in master.members.in_container(container_id):
+            if member.name in master.membership.servers:
+                assert host.tier is Tier.RELIABLE, f"{member.name} serves on a transient container"
+
+
+@pytest.mark.parametrize("faithful", [True, False], ids=["faithful", "hostile"])
+def test_containers_come_and_go(sim_seed: int, faithful: bool) -> None:
+    job = tiered_job(sim_seed, faithful=faithful, followers=sim_seed % 2)
+    schedule_scales(Random(sim_seed + 1), job)
+    job.run()
+    job.check_finished()
+    check_stage_1(job)
+
+
+def test_transient_containers_are_evicted(sim_seed: int) -> None:
+    job = tiered_job(sim_seed, warnings=0.4, followers=sim_seed % 2)
+    schedule_scales(Random(sim_seed + 1), job)
+    job.run()
+    job.check_finished()
+
+
+def test_containers_crash(sim_seed: int) -> None:
+    random = Random(sim_seed + 2)
+    job = tiered_job(sim_seed, followers=sim_seed % 2)
+    schedule_scales(random, job)
+    schedule_crashes(random, job)
+    job.run()
+    job.check_finished()
+
+
+def test_the_members_of_a_container_are_those_of_the_tier() -> None:
+    settings = replace(random_settings(Random(1), 0), num_splits=12, num_partitions=8, iterations=24)
+    job = SimJob(1, settings, 3, 3, tiers={Tier.RELIABLE: 1, Tier.TRANSIENT: 2}, breaks=Breaks())
+    more = Change(Operation.TIERS, 2, containers=((Tier.TRANSIENT, 2),))
+    job.at(1.5, lambda: job.ask("more", more))
+    job.at(2.0, lambda: job.ask("workers", Change(Operation.ADD_WORKERS, 1)))
+    job.run()
+    job.check_finished()
+    membership, plan = job.master.membership, job.master.plans.all[1]
+    assert membership is not None
+    assert membership.workers == tuple(f"worker-{n}" for n in range(1, 6)) and membership.servers == ("server-1",)
+    assert plan.phase is Phase.RELEASED and plan.coming.of_role(Role.WORKER) == ("worker-4", "worker-5")
+    refused = job.answers["workers"]
+    assert isinstance(refused, e.Answer) and "transient=+2" in str(refused.error)
+    assert job.master.state is JobState.FINISHED
