@@ -441,8 +441,9 @@ class SilenceWatch:
             watched.broke_s = now_s
 
     def forget(self, container_id: str) -> None:
-        """Stop watching a container that has ended or will be ended."""
-        self._watched.pop(container_id, None)
+        """Stop watching a container, or one seat of it, that has ended or will be ended."""
+        for seat in [seat for seat in self._watched if container_id in (seat, container_of(seat))]:
+            del self._watched[seat]
 
     def silent(self, now_s: float, timeout_s: float) -> list[tuple[str, str]]:
         """Return (container, reason) for each container that counts as lost, once each.

@@ -12,4 +12,5 @@ ENTRY_POINTS: dict[str, str] = {
     MASTER: "eps.master.main:run",
     "server": "eps.server.main:run",
     "worker": "eps.worker.main:run",
+    "server+worker": "eps.job.host:run",
 }

@@ -199,7 +199,7 @@ class Master:
         service = JobMasterService(self._requests, self.status, put, runtime.manager)
         self._face = Face(server, announcements, service)
         # A member that does not come back is as lost as one that falls silent.
-        self._sessions.expect(r.container for r in state.members.by_name.values() if r.address is not None)
+        self._sessions.expect(r.seat for r in state.members.by_name.values() if r.address is not None)
 
     def status(self) -> dict[str, Any]:
         """Return what ``eps status`` shows; from any thread."""
@@ -293,16 +293,16 @@ class Master:
                 case e.Journal(record, sync):
                     with self._pulse.patience(SYNC_PATIENCE_S):
                         self._write_record(record, sync)
-                case e.RequestContainer(container_id, roles):
-                    self._containers.request(container_id, roles)
+                case e.RequestContainer(container_id, roles, tier):
+                    self._containers.request(container_id, roles, tier)
                 case e.ReleaseContainer(container_id):
                     self._containers.release(container_id)
                 case e.KillContainer(container_id):
                     self._containers.kill(container_id, "other members cannot reach it")
-                case e.Name(container_id, name):
+                case e.Name(seat, name):
                     membership = self._job.state.membership
                     servers = () if membership is None else [membership.addresses[s] for s in membership.servers]
-                    self._sessions.name(container_id, name, servers)
+                    self._sessions.name(seat, name, servers)
                 case e.Answer():
                     self._requests.answer(command)
                 case e.StartExport(number):

@@ -26,7 +26,8 @@ from eps.cluster.api import (
 from eps.core import events as e
 from eps.core.evictions import TAKEN_AWAY
 from eps.core.job import Job
-from eps.core.types import Role
+from eps.core.members import container_of
+from eps.core.types import Role, Tier
 from eps.errors import EpsError
 from eps.master.sessions import Sessions
 from eps.spec.job_spec import JobSpec
@@ -71,8 +72,8 @@ class Containers:
     def __bool__(self) -> bool:
         return bool(self._there)
 
-    def request(self, container_id: str, roles: Collection[Role]) -> None:
-        """Request a container for a member of these roles."""
+    def request(self, container_id: str, roles: Collection[Role], tier: Tier | None) -> None:
+        """Request a container for members of these roles."""
         self._there.add(container_id)
         self._resources.request(
             ContainerRequest(
@@ -96,11 +97,11 @@ class Containers:
 
     def kill_silent(self, timeout_s: float) -> None:
         """Give up the members that hang, and kill them: what they still did could harm."""
-        for container_id, reason in self._sessions.silent(timeout_s):
+        for seat, reason in self._sessions.silent(timeout_s):
             if not self._ends:
-                logger.warning("M %s %s: it is lost", container_id, reason)
-                self._put(e.MemberLost(container_id, reason))
-                self.kill(container_id, f"it {reason}")
+                logger.warning("M %s %s: it is lost", seat, reason)
+                self._put(e.MemberLost(seat, reason))
+                self.kill(container_of(seat), f"it {reason}")
 
     def look_for_room(self, state: Job) -> None:
         """Let a job that has made room for others grow back when no other application wants that room any more."""

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from eps.core import events as e
-from eps.core.members import Masters, SilenceWatch
+from eps.core.members import Masters, SilenceWatch, container_of
 from eps.core.messages import Order, Shutdown
 from eps.core.types import Address, MemberId
 from eps.errors import PeerUnavailableError, ProtocolError
@@ -107,7 +107,7 @@ class Sessions:
         self._beat_s = beat_s
         self._lock = threading.Lock()
         self._lines: dict[str, _Line] = {}
-        self._container_of: dict[MemberId, str] = {}
+        self._seat_of: dict[MemberId, str] = {}
         self._watch = SilenceWatch()
         #: Kind -> the last order of that kind, its wire form, and that with generation and step of its author.
         self._serialised: dict[type[Order], tuple[Order, bytes, tuple[int, int], bytes]] = {}
@@ -181,11 +181,11 @@ class Sessions:
             [e.ReportReceived(report_from_pb(r), min(max(0.0, r.age_s), OLDEST_REPORT_S)) for r in reports]
         )
 
-    def name(self, container_id: str, name: MemberId, servers: Iterable[Address] = ()) -> None:
+    def name(self, seat: str, name: MemberId, servers: Iterable[Address] = ()) -> None:
         """Tell a registered process its name, the job's settings, and where the servers are."""
         with self._lock:
-            self._container_of[name] = container_id
-            line = self._lines.get(container_id)
+            self._seat_of[name] = seat
+            line = self._lines.get(seat)
         if line is not None:
             generation = self._author.generation
             welcome = pb.Welcome(name=name, generation=generation, job_json=self._job_json)
@@ -198,7 +198,11 @@ class Sessions:
     def send(self, to: MemberId, order: Order) -> None:
         """Queue an order; one for a member without a session is dropped, and derived again when it connects."""
         with self._lock:
-            line = self._lines.get(self._container_of.get(to, ""))
+            seat = self._seat_of.get(to, "")
+            line = self._lines.get(seat)
+            if isinstance(order, Shutdown) and seat != container_of(seat):
+                # The next member of that process registers when it can.
+                self._watch.forget(seat)
         if line is not None:
             line.outgoing.put(self._order(order))
 
@@ -208,17 +212,17 @@ class Sessions:
         Nothing that it says counts from now on.  One that attaches later registers again, and is dismissed again.
         """
         with self._lock:
-            line = self._lines.pop(container_id, None)
+            lines = [self._lines.pop(seat) for seat in list(self._lines) if container_of(seat) == container_id]
             self._watch.forget(container_id)
-        if line is not None:
+        for line in lines:
             line.outgoing.put(self._order(Shutdown(reason)))
             line.end()
 
-    def expect(self, container_ids: Iterable[str]) -> None:
+    def expect(self, seats: Iterable[str]) -> None:
         """Count on these to attach: members that an earlier master knew."""
         with self._lock:
-            for container_id in container_ids:
-                self._watch.expect(container_id, self._now())
+            for seat in seats:
+                self._watch.expect(seat, self._now())
 
     def forget(self, container_id: str) -> None:
         """A container has ended: its silence means nothing.
@@ -228,8 +232,8 @@ class Sessions:
         """
         with self._lock:
             self._watch.forget(container_id)
-            line = self._lines.get(container_id)
-        if line is not None:
+            lines = [line for seat, line in self._lines.items() if container_of(seat) == container_id]
+        for line in lines:
             line.outgoing.put(self._order(Shutdown("its container has ended")))
             line.outgoing.put(None)
 

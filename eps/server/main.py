@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from eps.core import messages as m
 from eps.errors import EpsError, ProtocolError
 from eps.net.arrays.api import TRAFFIC, Message, ReplyTo
+from eps.net.arrays.in_process import InProcessVan
 from eps.net.arrays.memory import raise_descriptor_limit, tune_malloc
 from eps.net.arrays.negotiated import NegotiatedVan
 from eps.net.control.finder import master_finder
@@ -31,12 +33,23 @@ READY_TIMEOUT_S = 60.0
 
 
 class Server:
-    """One server process."""
+    """One server, in a process of its own or in that of a host.
 
-    def __init__(self, context: ContainerContext) -> None:
+    Parameters
+    ----------
+    context : ContainerContext
+    seat : str, optional
+        The name under which it registers; by default that of its container.
+    within : InProcessVan, optional
+        Shared with the other member of the process.
+    """
+
+    def __init__(self, context: ContainerContext, seat: str = "", within: InProcessVan | None = None) -> None:
         self._context = context
+        self._seat = seat or context.container_id
         self._security = Security.of_job(context.job_dir)
-        self._van = NegotiatedVan(self._security)
+        self._van = NegotiatedVan(self._security, within=within)
+        self._closers: list[Callable[[], None]] = []
         self._shell: ServerShell | None = None
         self._ready = threading.Event()
         self._ended = threading.Event()
@@ -49,12 +62,13 @@ class Server:
         assert self._context.master_address is not None
         session = MemberSession(
             self._context.master_address,
-            self._context.container_id,
+            self._seat,
             listener.address,
             os.getpid(),
             self._security,
             find=master_finder(self._context.job_dir),
         )
+        self._closers += [listener.close, session.close]
         welcome = session.open(self._on_order, self._on_session_end)()
         self.name = welcome.name
         runtime = Runtime.from_json(welcome.job_json).within(self._context.job_dir)
@@ -62,13 +76,19 @@ class Server:
         self._van.restrict_to(runtime.spec.van)
         self._van.on_reached = lambda peer, way: session.report(m.PeerReached(self.name, peer, way), can_wait=True)
         self._shell = ServerShell(runtime, self.name, self._van, session.report)
+        self._closers.append(self._shell.close)
         self._ready.set()
         logger.info("S[%s] M ready at %s", self.name, listener.address)
-        # No member needs this process any more, so most resources are left to its exit.
+        # No member needs this server any more, so most resources are left to the exit of the process, if that follows.
         self._ended.wait()
         self._shell.end_writing()
         self._say_end()
         return self._exit_code
+
+    def close(self) -> None:
+        """Release all resources, in a process that goes on."""
+        for close in reversed(self._closers):
+            close()
 
     def _handle(self, message: Message, reply: ReplyTo) -> None:
         if not self._ready.wait(READY_TIMEOUT_S) or self._shell is None:

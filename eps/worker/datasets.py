@@ -45,6 +45,10 @@ class Datasets:
         self._closed_plans: set[int] = set()
         directory.mkdir(parents=True, exist_ok=True)
 
+    def remove(self) -> None:
+        """Delete the folder."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
     def path(self, split: int) -> Path:
         """Return the path of a split on the worker's disk."""
         return self._directory / split_name(split)

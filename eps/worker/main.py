@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from eps.core import messages as m
 from eps.core.types import Address
 from eps.errors import EpsError, ProtocolError
 from eps.net.arrays.api import TRAFFIC, Message, ReplyTo
+from eps.net.arrays.in_process import InProcessVan
 from eps.net.arrays.memory import raise_descriptor_limit, tune_malloc
 from eps.net.arrays.negotiated import NegotiatedVan
 from eps.net.control.finder import master_finder
@@ -34,12 +36,23 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """One worker process."""
+    """One worker, in a process of its own or in that of a host.
 
-    def __init__(self, context: ContainerContext) -> None:
+    Parameters
+    ----------
+    context : ContainerContext
+    seat : str, optional
+        The name under which it registers; by default that of its container.
+    within : InProcessVan, optional
+        Shared with the other member of the process.
+    """
+
+    def __init__(self, context: ContainerContext, seat: str = "", within: InProcessVan | None = None) -> None:
         self._context = context
+        self._seat = seat or context.container_id
         self._security = Security.of_job(context.job_dir)
-        self._van = NegotiatedVan(self._security)
+        self._van = NegotiatedVan(self._security, within=within)
+        self._closers: list[Callable[[], None]] = []
         self._shell: WorkerShell | None = None
         self._ready = threading.Event()
         self._ended = threading.Event()
@@ -52,20 +65,24 @@ class Worker:
         assert self._context.master_address is not None
         session = MemberSession(
             self._context.master_address,
-            self._context.container_id,
+            self._seat,
             listener.address,
             os.getpid(),
             self._security,
             find=master_finder(self._context.job_dir),
         )
+        self._closers += [listener.close, session.close]
         welcome = session.open(self._on_order, self._on_session_end)()
         self.name = welcome.name
         runtime = Runtime.from_json(welcome.job_json).within(self._context.job_dir)
         session.be_patient(Patience.of_job(runtime.spec.member_timeout_s, runtime.spec.master_timeout_s))
         self._van.restrict_to(runtime.spec.van)
         self._van.on_reached = lambda peer, way: session.report(m.PeerReached(self.name, peer, way), can_wait=True)
-        datasets = Datasets(runtime, runtime.job_dir / "containers" / self._context.container_id / "splits")
+        # A host's next worker does not have the copies of the one before, also for the job master.
+        folder = "splits" if self._seat == self._context.container_id else f"splits-{self.name}"
+        datasets = Datasets(runtime, runtime.job_dir / "containers" / self._context.container_id / folder)
         self._shell = shell = make_shell(runtime, self.name, self._van, datasets, session.report)
+        self._closers += [shell.close, datasets.remove]
         shell.prepare([Address(server.host, server.port) for server in welcome.servers])
         self._ready.set()
         logger.info("W[%s] M ready at %s", self.name, listener.address)
@@ -76,9 +93,14 @@ class Worker:
             if not self._ended.is_set():
                 logger.exception("W[%s] cannot continue", self.name)
                 session.report(m.MemberFailed(self.name, type(error).__name__, describe(error)))
-        # No member needs this worker any more, so resources are left to the exit of the process.
+        # No member needs this worker any more, so resources are left to the exit of the process, if that follows.
         self._ended.wait()
         return self._exit_code
+
+    def close(self) -> None:
+        """Release all resources, in a process that goes on."""
+        for close in reversed(self._closers):
+            close()
 
     # ---- the session's thread
 
