@@ -243,7 +243,7 @@ def test_simulate_refuses_jobs_that_the_cluster_cannot_hold(folder: Path, capsys
     ],
 )
 def test_whole_numbers_are_searched_among_whole_numbers(name: str, value: dict[str, Any]) -> None:
-    rule = rf"{name} is a whole number: use randint = \[10, 101\], whose end is left out, or quniform = \[10, 100, 1\]"
+    rule = rf"{name} is a whole number: use randint = \[10, 101\] \(without 101\) or quniform = \[10, 100, 1\]"
     with pytest.raises(ConfigError, match=rule):
         Spec.of({"space": {name: value}})
 

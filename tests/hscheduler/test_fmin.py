@@ -177,7 +177,7 @@ def test_what_ends_a_program_is_no_failure_of_a_point() -> None:
 
 def test_a_metric_that_is_no_loss_needs_a_direction() -> None:
     settings = LiveSettings(metric="accuracy")
-    with pytest.raises(ConfigError, match=r"metric is 'accuracy', .* direction must be given"):
+    with pytest.raises(ConfigError, match=r"metric is 'accuracy', .* set direction to one of"):
         htrials(settings=settings)
     assert htrials(settings=settings, direction=Direction.MAXIMIZE).direction is Direction.MAXIMIZE
     assert htrials(settings=LiveSettings(metric="test_loss")).direction is Direction.MINIMIZE
@@ -217,11 +217,11 @@ def test_an_objective_that_hangs_is_named_and_left_behind(
             search(trials, objective, 3, timeout=0.2)
     finally:
         let_go.set()
-    why = "cancelled: fmin stopped, and its objective goes on outside eps.run (2 of 2)"
+    why = "cancelled: fmin stopped, but its objective still runs outside eps.run (2 of 2)"
     assert str(raised.value) == f"no trial has a result: {why}"
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warning.startswith("the objective of trial 0, 1 goes on outside eps.run")
-    assert "HTrials(processes=True) can end it" in warning
+    assert warning.startswith("the objective of trial 0, 1 still runs outside eps.run")
+    assert "HTrials(processes=True)" in warning
 
 
 class EndsSlowly(LostService):
@@ -262,7 +262,7 @@ def test_that_no_trial_has_a_result_is_told_with_what_became_of_them() -> None:
     with pytest.raises(exceptions.AllTrialsFailed) as raised:
         search(trials, objective, catch_eval_exceptions=True)
     reasons = (
-        "failed: its data is empty (2 of 4); ended early: it is the worst (1 of 4); status fail, loss None (1 of 4)"
+        "failed: its data is empty (2 of 4); stopped early: it is the worst (1 of 4); status fail, loss None (1 of 4)"
     )
     assert str(raised.value) == f"no trial has a result: {reasons}"
 

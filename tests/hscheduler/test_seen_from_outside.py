@@ -193,5 +193,5 @@ def test_a_directory_beside_a_client_is_refused(client: SchedulerClient, tmp_pat
     pytest.importorskip("hyperopt")
     from hscheduler.trials import HTrials
 
-    with pytest.raises(ConfigError, match="must be left out with a scheduler that is there already"):
+    with pytest.raises(ConfigError, match="must be omitted with a scheduler"):
         HTrials(client, state=tmp_path)
