@@ -42,7 +42,7 @@ from eps.storage.locations import RemotePath, open_storage
 from eps.storage.shared_log import DamagedLogError, LogStorage
 from eps.system.home import make_private
 from eps.system.threads import expect_many_threads
-from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders
+from hscheduler.application.staged_files import SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.ledger import Hold
@@ -154,7 +154,7 @@ class Grants:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class Environment:
     """Where one attempt of an application runs."""
 
     #: By which clients, containers and YARN's proxy reach this process.
@@ -181,7 +181,7 @@ class Application:
     resources : YarnResourceManager
     broker : Broker
     place : shared_application.SharedApplication
-    around : Surroundings
+    around : Environment
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Application:
         resources: YarnResourceManager,
         broker: Broker,
         place: shared_application.SharedApplication,
-        around: Surroundings,
+        around: Environment,
     ) -> None:
         self._orders = orders
         self._resources, self._broker, self._place, self._around = resources, broker, place, around
@@ -234,7 +234,7 @@ class Application:
                 file.write(json.dumps(place).encode("ascii"))
             self._wait(service)
             report = service.sweeps.report(SWEEP)
-            leave_report(around.shared, SWEEP, report)
+            store_report(around.shared, SWEEP, report)
         return outcome_of(report)
 
     def before_end(self, name: str, phase: Phase) -> None:
@@ -263,14 +263,14 @@ class Application:
                 raise ResourceError("another attempt of this application has taken over")
             if trials is not None:
                 self._resources.fraction_done = min(1.0, service.scheduler.look_ups.num_over(SWEEP) / trials)
-            self._leave_reports(service)
-            self._forget_over()
+            self._store_reports(service)
+            self._remove_ended()
             self._look.wait(LOOK_S)
         why = service.sweeps.states().get(SWEEP, "")
         if why != "ended":
             raise ResourceError(f"the sweep cannot go on: {why}")
 
-    def _leave_reports(self, service: Service) -> None:
+    def _store_reports(self, service: Service) -> None:
         """Leave the reports that have changed, now and then; that of a sweep none of whose jobs is there, at once.
 
         Where one cannot be left it is tried again.
@@ -284,14 +284,14 @@ class Application:
             changed.discard(sweep)
             self._unleft.discard(sweep)
             try:
-                leave_report(self._around.at_work or self._around.shared, sweep, service.sweeps.report(sweep))
+                store_report(self._around.at_work or self._around.shared, sweep, service.sweeps.report(sweep))
             except (EpsError, RuntimeError) as error:
                 changed.add(sweep)
                 self._unleft.add(sweep)
                 logger.warning("H the report of sweep %s so far is not left: %s", sweep, error)
             self._report_s = time.monotonic()
 
-    def _forget_over(self) -> None:
+    def _remove_ended(self) -> None:
         """Remove the settings and checkpoints of one job that has ended for good.
 
         Its results are stored, and the record has its end: no attempt runs it again.
@@ -304,7 +304,7 @@ class Application:
                 logger.warning("H what %s was begun with stays: %s", name, error)
 
 
-def leave_report(shared: Storage, sweep: str, report: Mapping[str, Any]) -> None:
+def store_report(shared: Storage, sweep: str, report: Mapping[str, Any]) -> None:
     """Leave the report of a sweep in an application's folder.  Raises StorageError where it cannot be written."""
     with shared.write(report_file(sweep)) as file:
         file.write(json.dumps(report).encode("utf-8"))
@@ -349,11 +349,11 @@ def run(orders: MasterOrders, host: str, folder: Path) -> int:
     files = HadoopFiles(session)
     shared = HadoopLogStorage(files, open_storage(orders.shared))
     at_work = HadoopLogStorage(files, open_storage(orders.shared, patience_s=LOG_PATIENCE_S))
-    around = Surroundings(host, folder, shared, lambda: machines_of(client), yarn.viewer, attempt, at_work)
+    around = Environment(host, folder, shared, lambda: machines_of(client), yarn.viewer, attempt, at_work)
     return serve(orders, service, yarn, around)
 
 
-def serve(orders: MasterOrders, service: ServiceOrders, yarn: Yarn, around: Surroundings) -> int:
+def serve(orders: MasterOrders, service: ServiceOrders, yarn: Yarn, around: Environment) -> int:
     """Run the application on whatever is behind the facade; return the exit code.
 
     Where an attempt before has left how the sweep ended, and YARN may not have heard it, that is said once more.
@@ -364,7 +364,7 @@ def serve(orders: MasterOrders, service: ServiceOrders, yarn: Yarn, around: Surr
     service : ServiceOrders
     yarn : Yarn
         Both sides are closed when this returns.
-    around : Surroundings
+    around : Environment
 
     Raises
     ------
@@ -399,7 +399,7 @@ def serve(orders: MasterOrders, service: ServiceOrders, yarn: Yarn, around: Surr
 def _to_its_end(
     orders: MasterOrders,
     service: ServiceOrders,
-    around: Surroundings,
+    around: Environment,
     resources: YarnResourceManager,
     roles: dict[str, RoleTemplate],
 ) -> tuple[tuple[int, str, str], bool]:

@@ -28,13 +28,13 @@ from eps.net.security.credentials import TlsFiles
 from eps.spec.job_spec import JobSpec
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath
-from hscheduler.application.orders import (
+from hscheduler.application.staged_files import (
     ORDERS_FILE,
     SERVICE_FOLDER,
     SERVICE_TYPE,
     SWEEP_TYPE,
     ServiceOrders,
-    staged,
+    stage,
 )
 from hscheduler.live.checks import working
 from hscheduler.live.on_yarn import container_settings
@@ -128,7 +128,7 @@ def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, con
     resource = _master_in(cluster, job, spec.cluster, trials_at_once(spec))
     working(spec, lambda job: check_job(cluster, _with_master(job, resource)))
     check_file_systems(conf, job, client)
-    tables, models = staged(spec.tables(), home_of(conf, job, client) / "cache")
+    tables, models = stage(spec.tables(), home_of(conf, job, client) / "cache")
     orders = ServiceOrders(settings_of(spec, policy), tables, job.container_timeout_s)
     return _submit(orders, job, resource, directory, client, conf, models)
 

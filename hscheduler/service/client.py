@@ -27,8 +27,8 @@ from hscheduler.core.jobs import Phase
 from hscheduler.live.submission import Submission
 from hscheduler.pb import scheduler_pb2 as pb
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerStub
+from hscheduler.service.connection import CALL_TIMEOUT_S, GIVE_UP_S, Connection
 from hscheduler.service.directory import ServiceDir
-from hscheduler.service.line import CALL_TIMEOUT_S, GIVE_UP_S, Line
 
 #: A call waits for news at most this long; then it is made again.
 WAIT_S = 20.0
@@ -69,13 +69,13 @@ class SchedulerClient:
         self, directory: ServiceDir | str | Path | None, address: str = "", give_up_s: float = GIVE_UP_S
     ) -> None:
         found = directory if isinstance(directory, ServiceDir) else ServiceDir.of(directory)
-        self._line = Line(found, address, give_up_s)
+        self._connection = Connection(found, address, give_up_s)
 
     # ---- jobs
 
     def open_sweep(self, opened: e.SweepOpened) -> None:
         """Say how the jobs of a sweep are ranked, which this client submits."""
-        self._line.call(
+        self._connection.call(
             "OpenSweep",
             pb.OpenSweepRequest(
                 sweep=opened.sweep,
@@ -108,7 +108,7 @@ class SchedulerClient:
             settings_json=spec.to_json(),
             point_json=json.dumps(dict(point or {})),
         )
-        reply = self._line.call("SubmitJob", request, f"submit {request.job_id}")
+        reply = self._connection.call("SubmitJob", request, f"submit {request.job_id}")
         values = json.loads(reply.job_json)
         submission = Submission(values["job_id"], values["sweep"], values["name"], spec, dict(point or {}))
         return _updated(submission, values)
@@ -127,7 +127,7 @@ class SchedulerClient:
             if left_s <= 0:
                 raise DeadlineError(f"the end of {submission.job_id}: not within {timeout_s:g} s")
             request = pb.GetJobRequest(job_id=submission.job_id, wait_s=min(left_s, WAIT_S))
-            reply = self._line.call("GetJob", request, f"the end of {submission.job_id}")
+            reply = self._connection.call("GetJob", request, f"the end of {submission.job_id}")
             _updated(submission, json.loads(reply.job_json))
 
     def job(self, job_id: str) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class SchedulerClient:
         JobNotFoundError
             There is none of that id.
         """
-        reply = self._line.call("GetJob", pb.GetJobRequest(job_id=job_id), f"job {job_id}")
+        reply = self._connection.call("GetJob", pb.GetJobRequest(job_id=job_id), f"job {job_id}")
         return dict(json.loads(reply.job_json))
 
     def jobs(self, sweep: str = "") -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -151,7 +151,7 @@ class SchedulerClient:
         return self._list(pb.ListJobsRequest(sweep=sweep, going_on_only=True))
 
     def _list(self, request: pb.ListJobsRequest) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
-        reply = self._line.call("ListJobs", request, "list jobs")
+        reply = self._connection.call("ListJobs", request, "list jobs")
         return [json.loads(text) for text in reply.job_json], json.loads(reply.scheduler_json), int(reply.num_left_out)
 
     def cancel(self, job_id: str, why: str) -> list[str]:
@@ -162,7 +162,7 @@ class SchedulerClient:
         JobNotFoundError
             There is neither.
         """
-        return list(self._line.call("Kill", pb.KillRequest(name=job_id, why=why), f"kill {job_id}").job_ids)
+        return list(self._connection.call("Kill", pb.KillRequest(name=job_id, why=why), f"kill {job_id}").job_ids)
 
     def deliver(self, submission: Submission, request: RunRequest) -> None:
         """Write report and model of a job that is over where its user wants them.
@@ -194,7 +194,7 @@ class SchedulerClient:
             except grpc.RpcError as error:
                 raise error_of(error, what) from error
 
-        data = self._line.repeated(fetched, what)
+        data = self._connection.repeated(fetched, what)
         write_public(location(path) if isinstance(path, str) else path, data)
 
     # ---- sweeps
@@ -210,11 +210,11 @@ class SchedulerClient:
         request = pb.RunSweepRequest(
             sweep=name or f"sweep-{uuid.uuid4().hex[:8]}", tables_json=json.dumps(tables, default=str)
         )
-        return str(self._line.call("RunSweep", request, "run a sweep").sweep)
+        return str(self._connection.call("RunSweep", request, "run a sweep").sweep)
 
     def report(self, sweep: str = "", wait_s: float = 0.0) -> tuple[dict[str, Any], bool]:
         """Return the report of a sweep as it is, after at most ``wait_s`` seconds for its end, and whether it ended."""
-        reply = self._line.call(
+        reply = self._connection.call(
             "GetReport", pb.GetReportRequest(sweep=sweep, wait_s=wait_s), f"report of {sweep}", wait_s + CALL_TIMEOUT_S
         )
         return json.loads(reply.report_json), bool(reply.ended)
@@ -231,7 +231,7 @@ class SchedulerClient:
                 except grpc.RpcError as error:
                     raise error_of(error, what) from error
 
-            stream, news = self._line.repeated(opened, what)
+            stream, news = self._connection.repeated(opened, what)
             try:
                 while news is not None:
                     ended = news.ended
@@ -243,7 +243,7 @@ class SchedulerClient:
                 ours = error_of(error, what)
                 if not isinstance(ours, PeerUnavailableError):
                     raise ours from error
-                self._line.close()
+                self._connection.close()
             finally:
                 stream.cancel()
 
@@ -254,7 +254,7 @@ class SchedulerClient:
 
     def close(self) -> None:
         """Close the connection; harmless when repeated."""
-        self._line.close()
+        self._connection.close()
 
     def __enter__(self) -> SchedulerClient:
         return self

@@ -147,7 +147,7 @@ class ServiceDir:
             )
         return Security(tls=TlsFiles.within(self.tls) if self.tls.is_dir() else None, sockets=self._files.sockets)
 
-    def say_where(self, address: Address, pid: int) -> None:
+    def write_address(self, address: Address, pid: int) -> None:
         """Say where the service listens."""
         write_json_atomic(self.path / "service.json", {"host": address.host, "port": address.port, "pid": pid})
 

@@ -295,7 +295,7 @@ class Service:
                     raise
                 self._server, self.address = listen(0)
             undo.callback(stop, self._server, STOP_GRACE_S)
-            directory.say_where(self.address, os.getpid())
+            directory.write_address(self.address, os.getpid())
             undo.pop_all()
 
     def _name_of(self, job_id: str) -> str:

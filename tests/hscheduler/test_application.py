@@ -21,10 +21,17 @@ from eps.job.yarn.sweeps import REPORTS, report_file
 from eps.storage.jobdir import JobDir
 from eps.storage.local import LocalStorage
 from eps.storage.locations import RemotePath
-from hscheduler.application.am import REPORT_S, Grants, Surroundings, attempt_of, outcome_of, page_of
+from hscheduler.application.am import REPORT_S, Environment, Grants, attempt_of, outcome_of, page_of
 from hscheduler.application.am import Application as AppMaster
-from hscheduler.application.follow import Following, fetch_job
-from hscheduler.application.orders import CHECKPOINT_EVERY, SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders, staged
+from hscheduler.application.monitor import Monitor, fetch_job
+from hscheduler.application.staged_files import (
+    CHECKPOINT_EVERY,
+    SERVICE_FILE,
+    SERVICE_FOLDER,
+    SWEEP,
+    ServiceOrders,
+    stage,
+)
 from hscheduler.application.submit import (
     BASE_MB,
     JOB_MB,
@@ -89,7 +96,7 @@ def test_local_files_are_brought_once_and_named_by_where_they_are_then(cache: Re
             "l2": {"uniform": [0, 1]},
         },
     }
-    found, models = staged(tables, cache)
+    found, models = stage(tables, cache)
     first, second = found["job"]["data"].split(",")
     assert first.startswith(str(cache)) and first.endswith("/train") and second.endswith("/other")
     assert RemotePath.parse(first).read_bytes() == b"content of train"
@@ -99,21 +106,21 @@ def test_local_files_are_brought_once_and_named_by_where_they_are_then(cache: Re
     assert found["space"]["model"] == {"choice": ["softmax", f"{SERVICE_FOLDER}/models/0/mine.py:Mine"]}
     assert models == {"models/0/mine.py": tmp_path / "mine.py"} and found["space"]["l2"] == {"uniform": [0, 1]}
     before = RemotePath.parse(first).status()
-    again, _ = staged(tables, cache)
+    again, _ = stage(tables, cache)
     assert again == found and RemotePath.parse(first).status() == before
     (tmp_path / "train").write_text("other content")
-    assert staged(tables, cache)[0]["job"]["data"] != found["job"]["data"]
+    assert stage(tables, cache)[0]["job"]["data"] != found["job"]["data"]
 
 
 def test_labels_beside_images_come_along_and_what_is_no_file_here_stays(cache: RemotePath, tmp_path: Path) -> None:
     (tmp_path / "a-images-idx3-ubyte").write_bytes(b"images")
     (tmp_path / "a-labels-idx1-ubyte").write_bytes(b"labels")
     tables: dict[str, Any] = {"job": {"data": f"{tmp_path}/a-images-idx3-ubyte"}, "space": {}}
-    found, _ = staged(tables, cache)
+    found, _ = stage(tables, cache)
     images = RemotePath.parse(found["job"]["data"])
     assert (images.parent / "a-labels-idx1-ubyte").read_bytes() == b"labels"
     for data in ("sklearn:digits", "hdfs://n:1/x", str(tmp_path / "none")):
-        assert staged({"job": {"data": data}, "space": {}}, cache)[0]["job"]["data"] == data
+        assert stage({"job": {"data": data}, "space": {}}, cache)[0]["job"]["data"] == data
 
 
 @pytest.mark.parametrize("has_sweep", [True, False])
@@ -238,7 +245,7 @@ def test_before_its_end_is_said_a_job_gives_its_containers_back_and_leaves_what_
 
 
 def application_of(broker: Any, place: Any, shared: Any, resources: Any) -> AppMaster:
-    around = Surroundings("127.0.0.1", Path("folder"), shared, list, None, "attempt-000001")
+    around = Environment("127.0.0.1", Path("folder"), shared, list, None, "attempt-000001")
     orders: Any = None
     return AppMaster(orders, resources, broker, place, around)
 
@@ -250,15 +257,15 @@ def test_what_jobs_that_are_over_were_begun_with_is_removed_when_the_record_has_
     broker: Any = FakeBroker()
     place: Any = FakePlace(fails)
     found = application_of(broker, place, LocalStorage(tmp_path), None)
-    found._forget_over()
+    found._remove_ended()
     assert place.told == []
     found.before_end("job-a", Phase.KILLED)
     place.told.clear()
-    found._forget_over()
+    found._remove_ended()
     assert place.told == [], "it may start again"
     found._grants.over.add("job-a")
-    found._forget_over()
-    found._forget_over()
+    found._remove_ended()
+    found._remove_ended()
     assert place.told == [("forget", "job-a")]
 
 
@@ -270,7 +277,7 @@ def test_a_job_whose_results_cannot_be_left_keeps_its_checkpoints(tmp_path: Path
         found.before_end("job-a", Phase.FINISHED)
     place.told.clear()
     found._grants.over.add("job-a")
-    found._forget_over()
+    found._remove_ended()
     assert place.told == []
 
 
@@ -289,23 +296,23 @@ def test_reports_that_change_are_left_after_a_while_and_again_where_they_cannot_
     )
     shared = LocalStorage(tmp_path / "shared")
     found = application_of(broker, place, shared, None)
-    found._leave_reports(service)
+    found._store_reports(service)
     assert asked == []
     found._grants.changed.add("s")
-    found._leave_reports(service)
+    found._store_reports(service)
     assert json.loads((tmp_path / "shared" / report_file("s")).read_text()) == {"n": 1}
     found._grants.changed.add("s")
-    found._leave_reports(service)
+    found._store_reports(service)
     assert asked == ["s"], "not after each end"
     job.is_over = True
     with monkeypatch.context() as patched:
         patched.setattr(shared, "write", no_room)
-        found._leave_reports(service)
+        found._store_reports(service)
     assert asked == ["s"] * 2, "at once where no job is there any more: its user may end the application now"
-    found._leave_reports(service)
+    found._store_reports(service)
     assert asked == ["s"] * 2 and found._grants.changed == {"s"}, "a file system that takes nothing has time"
     now_s[0] += REPORT_S
-    found._leave_reports(service)
+    found._store_reports(service)
     assert json.loads((tmp_path / "shared" / report_file("s")).read_text()) == {"n": 3}
     assert found._grants.changed == set()
 
@@ -343,11 +350,11 @@ def put_report(folder: Path, content: str, encoding: str = "utf-8") -> None:
     (folder / "shared" / report_file(SWEEP)).write_text(content, encoding=encoding)
 
 
-def following(client: Any, tmp_path: Path, told: list[str]) -> Following:
+def following(client: Any, tmp_path: Path, told: list[str]) -> Monitor:
     directory = ServiceDir(tmp_path / "service")
     (tmp_path / "shared").mkdir(exist_ok=True)
     application = Application("application_1_0001", str(tmp_path / "shared"), "conf")
-    return Following(application, client, directory, LocalStorage(tmp_path / "shared"), told.append)
+    return Monitor(application, client, directory, LocalStorage(tmp_path / "shared"), told.append)
 
 
 def test_what_is_waited_for_is_told_once_and_results_are_the_masters_own_word(tmp_path: Path) -> None:
@@ -375,7 +382,7 @@ def test_a_word_on_the_end_that_cannot_be_read_is_told_with_its_file(tmp_path: P
 def test_a_report_that_cannot_be_read_is_told_with_its_file(tmp_path: Path, content: str) -> None:
     found = following(FakeClient(("FINISHED", "SUCCEEDED", "")), tmp_path, [])
     put_report(tmp_path, content, encoding="latin-1")
-    with pytest.raises(StorageError, match=f"{tmp_path}/shared/{report_file(SWEEP)}: is no report of a sweep"):
+    with pytest.raises(StorageError, match=f"{tmp_path}/shared/{report_file(SWEEP)}: not a report of a sweep"):
         found.run()
 
 
@@ -455,7 +462,7 @@ class AnsweringService:
 
 
 def test_who_ends_it_has_what_its_service_knows_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hscheduler.application.follow.SchedulerClient", AnsweringService)
+    monkeypatch.setattr("hscheduler.application.monitor.SchedulerClient", AnsweringService)
     found = following(FakeClient(("KILLED", "KILLED", "")), tmp_path, [])
     found.place = Address("n1", 7)
     put_report(tmp_path, '{"trials": [], "phases": {}}')
@@ -523,9 +530,9 @@ def test_its_page_asks_for_nothing_but_its_own_figures() -> None:
     ("flags", "reason"),
     [
         (["--web", "0"], "web is not possible on YARN, which shows the sweep's page"),
-        (["--detach"], "detach is for a sweep that a service runs; on YARN the sweep is an application of its own"),
-        (["--name", "mine"], "name is for a sweep that a service runs"),
-        (["--policy", "elastic,kill"], "but a sweep has one"),
+        (["--detach"], "detach is only for sweeps in a service; on YARN each sweep is a separate application"),
+        (["--name", "mine"], "name is only for sweeps in a service"),
+        (["--policy", "elastic,kill"], "must be a single policy"),
         ([], "HADOOP_CONF_DIR is not set"),
     ],
 )

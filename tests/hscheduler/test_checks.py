@@ -11,7 +11,7 @@ import hscheduler
 from eps.errors import ConfigError, DataError, StorageError
 from eps.ml.metrics import EvalSums, summary_names
 from hscheduler import cli
-from hscheduler.cli.commands.common import tell_failures
+from hscheduler.cli.commands.common import print_failures
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources
@@ -277,7 +277,7 @@ def test_reasons_of_failures_are_told_once_each(capsys: pytest.CaptureFixture[st
         {"job_id": f"trial-{k}", "name": f"sweep-a-trial-{k}", "phase": phase, "why": why.format(k)}
         for k, (phase, why) in enumerate([*ends, ("failed", "no disk"), ("killed", "the worst")])
     ]
-    tell_failures({"trials": trials})
+    print_failures({"trials": trials})
     told = ["trial-0 and 2 others failed: no disk", "trial-2 and trial-4 failed: it is gone"]
     assert capsys.readouterr().err.splitlines() == told
 

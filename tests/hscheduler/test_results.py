@@ -101,7 +101,7 @@ def test_what_is_no_json_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixt
     path = tmp_path / "sweep.toml"
     path.write_text("[job]\n")
     assert cli.main([*command, str(path)]) == 2
-    assert "sweep.toml is no report of hscheduler: it is not JSON (" in capsys.readouterr().err
+    assert "sweep.toml is not a report of hscheduler: it is not JSON (" in capsys.readouterr().err
 
 
 def test_a_simulated_sweep_has_no_model(
@@ -111,7 +111,7 @@ def test_a_simulated_sweep_has_no_model(
     assert cli.main(["results", path, "--export-best", str(tmp_path / "model.npz")]) == 2
     assert "is not a real job" in capsys.readouterr().err
     assert cli.main(["results", str(tmp_path / "none.json")]) == 2
-    assert "there is no such file" in capsys.readouterr().err
+    assert "no such file" in capsys.readouterr().err
 
 
 def test_a_word_that_is_no_file_is_a_sweep_of_the_default_service(
@@ -128,4 +128,4 @@ def test_a_word_that_is_no_file_is_a_sweep_of_the_default_service(
     assert cli.main(["results", "mine"]) == 0
     assert report["best"]["job_id"] in capsys.readouterr().out
     assert cli.main(["results", "mine.json"]) == 2
-    assert "mine.json: there is no such file" in capsys.readouterr().err
+    assert "mine.json: no such file" in capsys.readouterr().err

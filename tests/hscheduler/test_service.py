@@ -325,8 +325,8 @@ def test_a_job_whose_service_failed_is_waited_for_until_there_is_another(
     in_vain: list[PeerUnavailableError] = []
     service = Service(directory, settings())
     with SchedulerClient(directory, give_up_s=TIMEOUT_S) as client:
-        attempt = client._line._attempted
-        monkeypatch.setattr(client._line, "_attempted", attempted)
+        attempt = client._connection._attempted
+        monkeypatch.setattr(client._connection, "_attempted", attempted)
         job = client.submit_job("a", JobSpec())
         waiting = threading.Thread(target=client.wait, args=(job,), daemon=True)
         waiting.start()
@@ -532,7 +532,7 @@ def test_why_a_job_ended_as_it_did_is_known_after_its_end_and_after_a_restart(
         service.scheduler.settle(TIMEOUT_S)
         first = told()
         service.leave()
-    assert first.startswith("t1 is over (finished, 0.5)\n") and starts in first
+    assert first.startswith("t1 has ended (finished, 0.5)\n") and starts in first
     with Service(directory, ServiceSettings()) as service:
         assert told() == first
         service.leave()
@@ -570,7 +570,7 @@ def test_who_submits_a_sweep_again_after_its_end_is_told(
     words = ["sweep", str(path), "--state", str(tmp_path)]
     assert cli.main([*words, "--name", "mine", *(["--detach"] if detach else [])]) == 0
     printed = capsys.readouterr()
-    assert printed.err.startswith("sweep mine was submitted before and is over; another --name runs it again")
+    assert printed.err.startswith("sweep mine was submitted before and has ended; use another --name to run it again")
     assert ("hscheduler results mine" if detach else "best: ") in printed.out
     assert asked == ["mine"], "there is nothing to watch"
     # A sweep that nobody has named is a new one.

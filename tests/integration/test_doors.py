@@ -56,7 +56,7 @@ def test_the_call_refuses_what_cannot_work(tmp_path: Path) -> None:
         ({"policy": "elastc"}, "policy is 'elastc', but must be one of"),
         ({"policy": "elastic,static"}, "but must be a single policy"),
         ({"trials": 0}, "trials is 0, but must be at least 1"),
-        ({"report": tmp_path / "no" / "report.json"}, "must be a file in a directory that can be written to"),
+        ({"report": tmp_path / "no" / "report.json"}, "must be a file in a writable directory"),
     ):
         with pytest.raises(ConfigError, match=message):
             hscheduler.sweep(SMALL, **arguments)

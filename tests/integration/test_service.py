@@ -119,10 +119,10 @@ def test_a_job_is_submitted_waited_for_and_explained(served: Served, tmp_path: P
     assert cli.main(["submit", str(path), "--name", "digits", "--wait", *state]) == 0
     assert "digits finished with 0." in capsys.readouterr().out
     assert cli.main(["why", "digits", *state]) == 0
-    assert capsys.readouterr().out.startswith("digits is over (finished, 0.")
+    assert capsys.readouterr().out.startswith("digits has ended (finished, 0.")
     assert cli.main(["jobs", "--all", *state]) == 0
     out = capsys.readouterr().out
-    assert "digits  jobs   finished" in out and "elastic: 0 of 8 vcores are taken" in out
+    assert "digits  jobs   finished" in out and "elastic: 0 of 8 vcores in use" in out
     with served.client() as client:
         client.save_model("digits", tmp_path / "model.npz")
         with pytest.raises(ConfigError, match="'digits', which another job has"):
@@ -238,7 +238,7 @@ def test_a_service_that_is_told_to_stop_leaves_its_jobs_for_the_next(served: Ser
             with pytest.raises(PlanError, match="remove-workers: only H-scheduler"):
                 found.remove_workers(1)
             assert found.dry_run("add-workers", 1)
-        assert "its jobs go on" in served.end(signal.SIGTERM)
+        assert "its jobs continue" in served.end(signal.SIGTERM)
         served.start()
         slow.hurry()
         client.wait(job, TIMEOUT_S)

@@ -24,7 +24,7 @@ RETRY_S = 0.1
 _make_stub: Callable[[grpc.Channel], HSchedulerStub] = HSchedulerStub
 
 
-class Line:
+class Connection:
     """The connection of one client, for any of its threads; parameters and errors as of its client."""
 
     def __init__(self, directory: ServiceDir, address: str, give_up_s: float) -> None:

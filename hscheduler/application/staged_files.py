@@ -65,7 +65,7 @@ _PIECE_BYTES = 1 << 20
 _MODELS = "models"
 
 
-def staged(tables: Mapping[str, Any], cache: RemotePath) -> tuple[dict[str, Any], dict[str, Path]]:
+def stage(tables: Mapping[str, Any], cache: RemotePath) -> tuple[dict[str, Any], dict[str, Path]]:
     """Return a sweep's tables with places that the application finds, and the files that its master is to be brought.
 
     Input data goes to the cluster's cache, under a name that follows from its content, so that it goes there once.  The
