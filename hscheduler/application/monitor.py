@@ -348,7 +348,7 @@ class Monitor:
             return {}
         try:
             with SchedulerClient(self._directory, give_up_s=GIVE_UP_S) as client:
-                sweeps = {str(job["sweep"]) for job in client.jobs_going_on()[0]}
+                sweeps = {str(job["sweep"]) for job in client.unfinished_jobs()[0]}
                 return {sweep: client.report(sweep)[0] for sweep in sweeps}
         except EpsError as error:
             logger.info("%s", error)

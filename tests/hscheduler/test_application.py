@@ -452,7 +452,7 @@ class AnsweringService:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def jobs_going_on(self) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
+    def unfinished_jobs(self) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
         return [{"sweep": "jobs"}], {}, 1
 
     def report(self, sweep: str) -> tuple[dict[str, Any], bool]:

@@ -87,8 +87,8 @@ def test_who_cannot_go_on_is_told_why_what_runs_and_what_to_do(spoil: Any, messa
         Service(directory, ServiceSettings())
     text = str(told.value)
     assert message in text
-    assert f"nothing was changed; jobs of it that run: {running.name}.\n" in text
-    assert f"with the record kept aside: hscheduler serve --forget --state {directory.path}" in text
+    assert f"was not changed; its running jobs: {running.name}.\n" in text
+    assert f"rename the record and start with an empty one: hscheduler serve --forget --state {directory.path}" in text
 
 
 def test_a_service_begins_anew_and_keeps_the_record_that_it_forgets(
@@ -106,9 +106,9 @@ def test_a_service_begins_anew_and_keeps_the_record_that_it_forgets(
     told = forget(directory)
     tag = running.name.split("-")[1]
     aside = directory.path / f"record-{tag}.sqlite"
-    assert told == f"ended {running.name}; the record is kept as {aside}"
+    assert told == f"ended {running.name}; the old record is {aside}"
     assert tag_of(aside) == tag and not directory.record.exists()
-    assert "nothing is forgotten" in forget(directory)
+    assert "there was no record in" in forget(directory)
     with Service(directory, ServiceSettings(nodes=3)) as service, SchedulerClient(directory) as client:
         assert client.jobs()[0] == [] and service.scheduler._tag != tag
     locks[others.name].close()
@@ -130,9 +130,9 @@ def test_whose_jobs_run_is_not_guessed(directory: ServiceDir) -> None:
     directory.record.write_bytes(b"what is this\n" + directory.record.read_bytes())
     running = jobs_of(directory)[0]
     with JobLock(running / "lock"):
-        with pytest.raises(StorageError, match="which jobs are its own is not known: eps list shows all"):
+        with pytest.raises(StorageError, match="its jobs are unknown: eps list shows all jobs"):
             Service(directory, ServiceSettings())
-        assert forget(directory).startswith("ended no job; the record is kept as")
+        assert forget(directory).startswith("ended no job; the old record is")
     assert (directory.path / "record-unknown.sqlite").exists()
 
 

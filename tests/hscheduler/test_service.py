@@ -80,7 +80,7 @@ def submitted(scheduler: LiveScheduler, sweep: str) -> None:
 def test_a_sweep_has_one_thread_however_often_it_is_taken_up(scheduler: LiveScheduler, sweeps: Sweeps) -> None:
     sweeps.run("a", TABLES)
     (thread,) = sweeps._threads.values()
-    sweeps.go_on()
+    sweeps.resume()
     sweeps.run("a", TABLES)
     assert list(sweeps._threads.values()) == [thread]
 
@@ -123,18 +123,18 @@ def test_a_sweep_whose_beginning_took_too_long_is_begun_when_it_is_asked_for_aga
 
 def test_names_of_sweeps_and_jobs_are_kept_apart(scheduler: LiveScheduler, sweeps: Sweeps) -> None:
     sweeps.run("a", TABLES)
-    with pytest.raises(ConfigError, match="job id is 'a-trial-7', but must be another: sweep 'a' has such ids"):
+    with pytest.raises(ConfigError, match="job id is 'a-trial-7', but must be another: sweep 'a' reserves such ids"):
         sweeps.check_job_id("a-trial-7")
     sweeps.check_job_id("b-trial-7")
     scheduler.refuse("b-trial-7", "mine", JobSpec(), "why not")
     for name, message in (
-        ("", "that no other sweep has"),
-        ("jobs", "that no other sweep has"),
-        ("mine", "that no other sweep has"),
-        ("b", "there has been a job 'b-trial-7'"),
+        ("", "must be an unused name"),
+        ("jobs", "must be an unused name"),
+        ("mine", "must be an unused name"),
+        ("b", "job 'b-trial-7' exists"),
         ("c d", "sweep is 'c d', but must be of letters, digits"),
         ("über", "sweep is 'über', but must be of letters, digits"),
-        ("c" * 40, "so short that the names of its jobs, which begin with it, have at most 64 characters"),
+        ("c" * 40, "be short: the names of its jobs start with it and have at most 64 characters"),
     ):
         with pytest.raises(ConfigError, match=message):
             sweeps.run(name, TABLES)
@@ -145,7 +145,7 @@ def test_a_sweep_that_cannot_go_on_does_not_keep_others_from_it(scheduler: LiveS
     scheduler.open_sweep(e.SweepOpened("a"), {"sweep": {"algorithm": "by-magic"}})
     scheduler.open_sweep(e.SweepOpened("b"), TABLES)
     scheduler.settle(TIMEOUT_S)
-    sweeps.go_on()
+    sweeps.resume()
     submitted(scheduler, "b")
     assert "by-magic" in sweeps.states()["a"] and not sweeps.has_ended("b")
     assert sweeps.has_ended("a"), "who waits for it is told"
@@ -236,7 +236,7 @@ def test_a_service_that_is_left_by_an_exception_leaves_its_jobs(
 
 
 def test_a_sweep_that_was_killed_is_not_opened_again(world: World, directory: ServiceDir) -> None:
-    why = "sweep is '{}', but must be one that takes jobs: it was ended \\(killed on request\\)"
+    why = "sweep is '{}', but must be open: it was ended \\(killed on request\\)"
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
         client.open_sweep(e.SweepOpened("opened"))
         client.submit_job("a", JobSpec(), "only named")
@@ -450,7 +450,7 @@ def test_of_sweeps_that_are_ranked_by_different_things_none_has_the_best_trial(
 
 
 def test_a_sweep_that_was_killed_takes_no_more_jobs(world: World, directory: ServiceDir) -> None:
-    refusal = r"sweep is 'mine', but must be one that takes jobs: it was ended \(enough\)"
+    refusal = r"sweep is 'mine', but must be open: it was ended \(enough\)"
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
         client.submit_job("a", JobSpec(), "mine")
         assert client.cancel("mine", "enough") == ["a"]

@@ -112,7 +112,7 @@ def serve(state: Path, *flags: str) -> int:
 
 
 def unknown(client: SchedulerClient, sweep: str) -> None:
-    raise JobNotFoundError(f"there is no job and no sweep {sweep!r}")
+    raise JobNotFoundError(f"there is no job or sweep {sweep!r}")
 
 
 def staged(hdfs: FakeHdfs) -> list[str]:

@@ -61,7 +61,7 @@ def jobs(args: argparse.Namespace) -> int:
         if args.json or args.all:
             shown, about = client.jobs(args.sweep or "")
         else:
-            shown, about, over = client.jobs_going_on(args.sweep or "")
+            shown, about, over = client.unfinished_jobs(args.sweep or "")
     if args.json:
         print(json.dumps({"scheduler": about, "jobs": shown}, indent=1))
         return EXIT_OK
