@@ -130,7 +130,7 @@ def test_orders_are_what_they_were(tmp_path: Path, has_sweep: bool) -> None:
     orders = ServiceOrders(settings_of(spec, "static"), tables, 90.0)
     (tmp_path / "orders.json").write_bytes(orders.to_bytes())
     assert ServiceOrders.read(tmp_path) == orders
-    with pytest.raises(ConfigError, match="does not say what this service is"):
+    with pytest.raises(ConfigError, match="orders.json is not valid"):
         ServiceOrders.read(tmp_path / "none")
 
 
@@ -149,7 +149,7 @@ def test_the_masters_container_has_room_for_the_masters_of_all_jobs() -> None:
 def test_an_attempt_is_known_by_its_container() -> None:
     assert attempt_of("container_1700_0001_02_000001") == "attempt-000002"
     assert attempt_of("container_e17_1700_0001_11_000001") == "attempt-000011"
-    with pytest.raises(ConfigError, match="no container of YARN"):
+    with pytest.raises(ConfigError, match="must be the id of a YARN container"):
         attempt_of("")
 
 
@@ -219,11 +219,11 @@ def test_a_job_may_have_what_the_scheduler_has_granted_it(phase: Phase) -> None:
     members = tuple((c.container_id, f"{c.role}-{n}") for n, c in enumerate(start.containers))
     step(e.MembersFound("a", members))
     assert grants.changed == {"s"}, "it is in the report from its arrival on"
-    assert grants.over == set()
+    assert grants.ended == set()
     grants.changed.clear()
     step(e.JobEnded("a", phase, "why"))
     assert broker.leases[-1] == {} and grants.changed == {"s"}
-    assert grants.over == {"job-a"}
+    assert grants.ended == {"job-a"}
 
 
 @pytest.mark.parametrize("phase", [Phase.FINISHED, Phase.FAILED, Phase.KILLED])
@@ -263,7 +263,7 @@ def test_what_jobs_that_are_over_were_begun_with_is_removed_when_the_record_has_
     place.told.clear()
     found._remove_ended()
     assert place.told == [], "it may start again"
-    found._grants.over.add("job-a")
+    found._grants.ended.add("job-a")
     found._remove_ended()
     found._remove_ended()
     assert place.told == [("forget", "job-a")]
@@ -276,7 +276,7 @@ def test_a_job_whose_results_cannot_be_left_keeps_its_checkpoints(tmp_path: Path
     with pytest.raises(StorageError):
         found.before_end("job-a", Phase.FINISHED)
     place.told.clear()
-    found._grants.over.add("job-a")
+    found._grants.ended.add("job-a")
     found._remove_ended()
     assert place.told == []
 

@@ -150,7 +150,7 @@ def test_a_file_system_that_is_away_ends_the_attempt_and_not_the_sweep(
     monkeypatch.setattr(am.Application, "run", run)
     if is_final:
         assert master.run() == 1
-        assert master.yarn.ended == (FinalStatus.FAILED, f"the sweep cannot go on: {error}")
+        assert master.yarn.ended == (FinalStatus.FAILED, f"the sweep failed: {error}")
     else:
         with pytest.raises(StorageError, match="away"):
             master.run()

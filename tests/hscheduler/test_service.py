@@ -132,8 +132,8 @@ def test_names_of_sweeps_and_jobs_are_kept_apart(scheduler: LiveScheduler, sweep
         ("jobs", "must be an unused name"),
         ("mine", "must be an unused name"),
         ("b", "job 'b-trial-7' exists"),
-        ("c d", "sweep is 'c d', but must be of letters, digits"),
-        ("über", "sweep is 'über', but must be of letters, digits"),
+        ("c d", "sweep is 'c d', but must have only letters, digits"),
+        ("über", "sweep is 'über', but must have only letters, digits"),
         ("c" * 40, "be short: the names of its jobs start with it and have at most 64 characters"),
     ):
         with pytest.raises(ConfigError, match=message):
