@@ -341,7 +341,7 @@ class Spec:
         job, searched = spec.job_spec(), {dimension.name for dimension in spec.space}
         if spec.sweep.metric != "loss" and not (job.test or job.folds or searched & {"test", "folds"}):
             raise ConfigError(
-                f"metric is {spec.sweep.metric!r}, but must be loss without test data: set test in [job], or use loss"
+                f"metric is {spec.sweep.metric!r}, but there is no test data: set test in [job], or metric to loss"
             )
         return spec
 

@@ -431,7 +431,7 @@ def _run_service(
         if isinstance(error, StorageError) and not isinstance(error, DamagedLogError):
             # The next attempt may reach the file system, with an intact record.
             raise
-        logger.exception("H failed")
+        logger.exception("H the application failed")
         end = 1, "failed", f"{'the service' if service.sweep is None else 'the sweep'} failed: {error}"
     if broker.gone or application.superseded.is_set():
         return end, False

@@ -268,7 +268,7 @@ class Loop:
             try:
                 self._step(event)
             except Exception as error:
-                logger.exception("an event could not be taken: %s", event)
+                logger.exception("the scheduler failed on event %s", event)
                 self.failed = error
                 break
         # Whoever waits for them finds out that nobody will tell.

@@ -142,8 +142,8 @@ class ServiceDir:
         """
         if between_hosts and not self.tls.is_dir():
             raise StorageError(
-                f"{self.tls} is missing: hscheduler serve --listen HOST:PORT{self.flag} makes it, and a client on "
-                "another host needs a copy of it"
+                f"{self.tls} is missing: copy it from the service's host, where hscheduler serve --listen "
+                f"HOST:PORT{self.flag} creates it"
             )
         return Security(tls=TlsFiles.within(self.tls) if self.tls.is_dir() else None, sockets=self._files.sockets)
 

@@ -110,7 +110,7 @@ def past_report(directory: ServiceDir, sweep: str) -> dict[str, Any]:
         The directory cannot be used, or its record is damaged.
     """
     if not directory.record.exists():
-        raise ConfigError(f"there is no sweep {sweep!r}: no H-scheduler was ever in {directory.path}")
+        raise ConfigError(f"there is no sweep {sweep!r}: no H-scheduler ever ran in {directory.path}")
     with directory.lock(), closing(SqliteRecord(directory.record)) as record:
         if record.header is None:
             raise ConfigError(f"{directory.record} has no sweeps: it is empty")

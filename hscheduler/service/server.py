@@ -70,7 +70,7 @@ class SchedulerService(HSchedulerServicer):
         self._scheduler.check_room()
         before = self._scheduler.registry.sweeps.get(request.sweep)
         if before is not None and before != opened:
-            raise ConfigError(f"sweep {request.sweep!r} was opened as {before}, not as {opened}")
+            raise ConfigError(f"sweep {request.sweep!r} was opened with other settings before: use another name")
         if before is None:
             self._scheduler.open_sweep(opened)
             self._settle()
@@ -301,7 +301,7 @@ def _object(text: str, what: str) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{what} must be JSON: {error}") from None
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{what} is {value!r}, but must be an object")
+        raise ConfigError(f"{what} is {value!r}, but must be a JSON object")
     return dict(value)
 
 

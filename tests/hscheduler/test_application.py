@@ -130,7 +130,7 @@ def test_orders_are_what_they_were(tmp_path: Path, has_sweep: bool) -> None:
     orders = ServiceOrders(settings_of(spec, "static"), tables, 90.0)
     (tmp_path / "orders.json").write_bytes(orders.to_bytes())
     assert ServiceOrders.read(tmp_path) == orders
-    with pytest.raises(ConfigError, match="orders.json is not valid"):
+    with pytest.raises(ConfigError, match=r"orders\.json is not valid"):
         ServiceOrders.read(tmp_path / "none")
 
 

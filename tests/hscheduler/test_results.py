@@ -120,7 +120,7 @@ def test_a_word_that_is_no_file_is_a_sweep_of_the_default_service(
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     assert cli.main(["results", "mine"]) == 2
-    told = f"there is no sweep 'mine': no H-scheduler was ever in {tmp_path / 'home' / 'hscheduler'}"
+    told = f"there is no sweep 'mine': no H-scheduler ever ran in {tmp_path / 'home' / 'hscheduler'}"
     assert told in capsys.readouterr().err
     kept = tmp_path / "home" / "hscheduler" / "reports"
     kept.mkdir(parents=True)

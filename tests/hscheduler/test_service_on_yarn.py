@@ -159,7 +159,7 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it
     assert detached.submission is None and detached.killed == [ID]
     told = capsys.readouterr()
     how = f"hscheduler results SWEEP --state {state} shows the results of a sweep"
-    assert told.out.splitlines()[4:] == [f"H-scheduler has ended, and its jobs; {how}"] and not told.err
+    assert told.out.splitlines()[4:] == [f"H-scheduler and its jobs have ended; {how}"] and not told.err
     assert staged(hdfs) == []
     best = report_of("mine")["best"]["job_id"]
     there = {path.parent.name for path in jobs_dir().glob("*/model.npz")}

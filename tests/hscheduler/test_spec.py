@@ -79,7 +79,7 @@ def test_what_a_scheduler_could_not_start_is_refused():
         (("[0, 1e-4]", "[0, inf]"), r"space.l2: choice has \[0, inf\], but must have finite numbers"),
         (("[0, 1e-4]", "[[0], [nan]]"), r"space.l2: choice has \[\[0\], \[nan\]\], but must have finite numbers"),
         (("servers = 1", "l1 = inf"), "job.l1 is inf, but must be finite"),
-        (("trials = 5", 'metric = "accuracy"'), "metric is 'accuracy', but must be loss without test data"),
+        (("trials = 5", 'metric = "accuracy"'), "metric is 'accuracy', but there is no test data"),
         (("nodes = 3", "node = 3"), r"'node' is not a setting of \[cluster\]; did you mean nodes"),
         (("nodes = 3", "nodes = 0"), "nodes is 0, but must be at least 1"),
         (("nodes = 3", 'nodes = "3"'), "cluster.nodes is '3', but must be a whole number"),

@@ -109,7 +109,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     if found.process is None:
         # Whoever is there yet belongs to a service that was killed.
         found.start()
-    assert "ends, and its jobs with it" in found.end(signal.SIGINT)
+    assert "ends its jobs and exits" in found.end(signal.SIGINT)
 
 
 def test_a_job_is_submitted_waited_for_and_explained(served: Served, tmp_path: Path, capsys: Any) -> None:
@@ -269,7 +269,7 @@ def test_clients_of_other_hosts_need_its_certificates(tmp_path: Path) -> None:
                 call(getattr(stub, method), request, 10.0, method)
     other = ServiceDir(tmp_path / "other")
     other.path.mkdir()
-    with pytest.raises(StorageError, match="another host needs a copy"):
+    with pytest.raises(StorageError, match="is missing: copy it from"):
         SchedulerClient(other, str(address))
     other.security(between_hosts=True)
     with SchedulerClient(other, str(address), give_up_s=1.0) as client, pytest.raises(PeerUnavailableError):
@@ -297,7 +297,7 @@ def test_garbage_gets_a_clear_answer(served: Served) -> None:
         stub = HSchedulerStub(line)
         for request, message in (
             (pb.SubmitJobRequest(job_id="a", settings_json="{"), "settings must be JSON"),
-            (pb.SubmitJobRequest(job_id="a", settings_json="[]"), r"settings is \[\], but must be an object"),
+            (pb.SubmitJobRequest(job_id="a", settings_json="[]"), r"settings is \[\], but must be a JSON object"),
             (pb.SubmitJobRequest(job_id="a", settings_json='{"wrokers": 1}'), "did you mean workers"),
             (pb.SubmitJobRequest(settings_json="{}"), "job id is empty"),
             (pb.SubmitJobRequest(job_id="a", settings_json='{"at": ["4:add-workers=2"]}'), "the scheduler decides"),

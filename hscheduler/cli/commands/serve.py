@@ -142,7 +142,7 @@ def serve(args: argparse.Namespace) -> int:
                 "H-scheduler stops; its jobs continue, and the next service with this state controls them", flush=True
             )
         else:
-            print(f"H-scheduler ends, and its jobs; {_results(directory)}", flush=True)
+            print(f"H-scheduler ends its jobs and exits; {_results(directory)}", flush=True)
     return EXIT_OK
 
 
@@ -256,7 +256,7 @@ def _follow(monitor: Monitor, known: ApplicationDir, *, detach: bool) -> int:
             ended = monitor.end(ENDS)
             is_fetched = _fetch(monitor, known, ended)
         if ended.is_over:
-            say(f"H-scheduler has ended, and its jobs; {_results(known.service)}")
+            say(f"H-scheduler and its jobs have ended; {_results(known.service)}")
         return EXIT_OK if is_fetched else EXIT_FAILED
     _fetch(monitor, known, ended)
     print(f"hscheduler: {name} {ended.state}: {ended.reason}", file=sys.stderr)
