@@ -51,7 +51,7 @@ class Viewers:
 class Outcome:
     """The result of a sweep that has ended or was interrupted."""
 
-    #: None if no trial has started.
+    #: None if no trial has started, or if the sweep continues in a service.
     report: dict[str, Any] | None
     #: The error that ended the sweep.
     error: Exception | None = None

@@ -46,7 +46,7 @@ class News:
 class SchedulerClient:
     """Calls a service.  Calls are retried while the service is unreachable; all of them are idempotent.
 
-    The first call fails at once if no service runs in the directory.
+    Without an address, the first call fails at once if no service runs in the directory.
 
     Parameters
     ----------
@@ -248,9 +248,6 @@ class SchedulerClient:
                 stream.cancel()
 
     # ---- the connection
-
-    def check(self) -> None:
-        """Do nothing; the next call finds out whether the service runs."""
 
     def close(self) -> None:
         """Close the connection.  Idempotent."""
