@@ -7,28 +7,23 @@ of seconds with or without ``_s``.
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eps.errors import ConfigError
-from eps.spec.job_spec import JobSpec, known_key
+from eps.spec.job_spec import SETTINGS, TABLES, JobSpec, known_key
 from eps.storage.locations import has_scheme
 from eps.system.nearest import did_you_mean
 
 #: Keys of a job file and of :func:`eps.run` that are not settings of the job itself.
 RUN_KEYS = ("name", "report", "export", "anew")
-#: Setting -> its group.
-_GROUP_OF = {field.name: field.metadata.get("group", "model") for field in dataclasses.fields(JobSpec)}
-#: Tables of a job file: groups of settings.  The keys of any other group are at the top, where they may be as well.
-TABLES = tuple(group for group in dict.fromkeys(_GROUP_OF.values()) if group not in _GROUP_OF)
 #: Settings that mean nothing to a job on one machine.  Docker gives its containers ``memory_mb`` and ``vcores``, too.
-OF_YARN = frozenset(
-    "resource queue priority lifetime_s acl tags label execution python staging container_timeout_s grow_back_s".split()
-)
+OF_YARN = frozenset({"container_timeout_s", *(name for name, setting in SETTINGS.items() if setting.table == "yarn")})
 #: Settings that are one path.
-_PATHS = ("python", "labels", "test_labels", "init", "report", "export", "checkpoint_dir")
+_PATHS = {"report", "export", *(name for name, each in SETTINGS.items() if each.metavar == "PATH")} - {"data"}
 
 
 @dataclass(frozen=True)
@@ -70,20 +65,22 @@ class RunRequest:
                 raise ConfigError(f"{source}: {name} is {value!r}, but must be text")
         spec = JobSpec.from_dict(by_name, source)
         # Here, and not of a job that was started once: that is to go on.
-        if spec.tags and not all(tag.strip() for tag in spec.tags.split(",")):
-            raise ConfigError(f"{source}: tags is {spec.tags!r}, but must be tags joined by commas, none of them empty")
+        if spec.yarn.tags and not all(tag.strip() for tag in spec.yarn.tags.split(",")):
+            raise ConfigError(
+                f"{source}: tags is {spec.yarn.tags!r}, but must be tags joined by commas, none of them empty"
+            )
         texts: dict[str, Any] = {name: str(value) for name, value in own.items()}
         return cls(spec, given=frozenset(by_name), anew=anew, **texts)
 
     @classmethod
     def of_spec(cls, spec: JobSpec, name: str = "", *, anew: bool = False, manager: str = "") -> RunRequest:
         """Return the request for a job of these settings; those that are not as by default count as given."""
-        changed = (f.name for f in dataclasses.fields(JobSpec) if getattr(spec, f.name) != f.default)
+        changed = (name for name, value in spec.values().items() if value != SETTINGS[name].default)
         return cls(spec, name, anew=anew, given=frozenset(changed), manager=manager)
 
     def with_spec(self, **changes: Any) -> RunRequest:
         """Return the request with some settings changed."""
-        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, **changes))
+        return dataclasses.replace(self, spec=self.spec.with_settings(**changes))
 
 
 def named(values: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -97,9 +94,10 @@ def named(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     by_name: dict[str, Any] = {}
     for table, key, value in _flat(values, source):
         where = f"{source}: [{table}]" if table else source
-        name = known_key(key, (*_GROUP_OF, *RUN_KEYS), where)
-        if table and _GROUP_OF.get(name) != table:
-            rightly = f"[{_GROUP_OF[name]}]" if _GROUP_OF.get(name) in TABLES else "the top of the file"
+        name = known_key(key, (*SETTINGS, *RUN_KEYS), where)
+        group = SETTINGS[name].group if name in SETTINGS else ""
+        if table and group != table:
+            rightly = f"[{group}]" if group in TABLES else "the top of the file"
             raise ConfigError(f"{where}: {name} is not of this table, but of {rightly}")
         if name in by_name:
             raise ConfigError(f"{source}: {name} is given twice, in two spellings or places")
@@ -112,7 +110,7 @@ def _flat(values: Mapping[str, Any], source: str) -> Iterator[tuple[str, str, An
     for key, value in values.items():
         if isinstance(value, Mapping) and key in TABLES:
             yield from ((key, inner, each) for inner, each in value.items())
-        elif isinstance(value, Mapping) and key not in _GROUP_OF:
+        elif isinstance(value, Mapping) and key not in SETTINGS:
             raise ConfigError(f"{source}: unknown table [{key}]{did_you_mean(key, TABLES)}")
         else:
             yield "", key, value
@@ -127,7 +125,18 @@ def read_job_file(path: Path) -> dict[str, Any]:
         The file is missing, is not TOML, or has keys that are unknown.
     """
     folder = path.absolute().parent
-    return {name: located(name, value, folder) for name, value in named(JobSpec.read_toml(path), str(path)).items()}
+    return {name: located(name, value, folder) for name, value in named(_read_toml(path), str(path)).items()}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def located(name: str, value: Any, folder: Path) -> Any:

@@ -26,7 +26,9 @@ ROWS = "".join(f"{-1 if i % 2 else 1} 1:{i % 5 + 1} 3:{'-2' if i % 2 else '2'}\n
 def runtime_of(folder: Path, **settings: Any) -> Runtime:
     data = folder / "train.svm"
     data.write_text(ROWS)
-    spec = JobSpec(**{"data": str(data), "splits": 4, "workers": 2, "servers": 1, "partitions": 2, **settings})
+    spec = JobSpec().with_settings(
+        **{"data": str(data), "splits": 4, "workers": 2, "servers": 1, "partitions": 2, **settings}
+    )
     dataset = prepare(data_settings(spec), folder / "dataset")
     shape = DataShape(
         dataset.num_features, len(dataset.classes) or 1, dataset.split_rows, dataset.is_sparse, 0,

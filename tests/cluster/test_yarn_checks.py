@@ -13,7 +13,7 @@ from tests.fakes.telling_yarn import TellingYarn as Told
 
 
 def check(told: Told, **settings: Any) -> None:
-    check_job(Cluster(told), JobSpec(on="yarn", **{"workers": 1, "servers": 1, **settings}))  # type: ignore[arg-type]
+    check_job(Cluster(told), JobSpec().with_settings(on="yarn", **{"workers": 1, "servers": 1, **settings}))
 
 
 @pytest.mark.parametrize(

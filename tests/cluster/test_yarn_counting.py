@@ -114,7 +114,7 @@ def test_a_container_fits_by_memory_where_memory_alone_counts() -> None:
     for settings in (lopsided, labelled):
         for counts in (True, False):
             told = TellingYarn(nodes, labels=("wide", "deep"), most={}, counts_cores=counts)
-            spec = JobSpec(on="yarn", workers=1, servers=1, **settings)  # type: ignore[arg-type]
+            spec = JobSpec().with_settings(on="yarn", workers=1, servers=1, **settings)
             if not counts:
                 check_job(Cluster(told), spec)  # type: ignore[arg-type]
                 continue
@@ -122,4 +122,4 @@ def test_a_container_fits_by_memory_where_memory_alone_counts() -> None:
                 check_job(Cluster(told), spec)  # type: ignore[arg-type]
     told = TellingYarn(largest=None, counts_cores=False)
     with pytest.raises(ConfigError, match="gives a worker 9, but must give it at most 8: no node has more"):
-        check_job(Cluster(told), JobSpec(on="yarn", workers=1, servers=1, vcores="1,worker=9"))  # type: ignore[arg-type]
+        check_job(Cluster(told), JobSpec().with_settings(on="yarn", workers=1, servers=1, vcores="1,worker=9"))

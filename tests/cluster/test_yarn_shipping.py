@@ -248,9 +248,9 @@ def test_members_get_the_tokens_of_the_job() -> None:
 def test_tokens_are_for_every_file_system_that_members_use() -> None:
     home = RemotePath.parse("hdfs://nn:1/user/ada/.eps")
     assert file_systems_of(home, JobSpec()) == ["hdfs://nn:1"]
-    other = JobSpec(checkpoint_dir="hdfs://lake/checkpoints")
+    other = JobSpec().with_settings(checkpoint_dir="hdfs://lake/checkpoints")
     assert file_systems_of(home, other) == ["hdfs://lake", "hdfs://nn:1"]
-    assert file_systems_of(home, JobSpec(checkpoint_dir="/nfs/checkpoints")) == ["hdfs://nn:1"]
+    assert file_systems_of(home, JobSpec().with_settings(checkpoint_dir="/nfs/checkpoints")) == ["hdfs://nn:1"]
 
 
 def test_files_of_jobs_are_in_the_users_home_unless_said_otherwise() -> None:
@@ -293,5 +293,5 @@ def test_a_configuration_that_includes_files_is_whole_in_a_container(tmp_path: P
 
 
 def test_an_application_says_what_it_will_ask_for() -> None:
-    spec = JobSpec(on="yarn", workers=3, servers=1, memory_mb="512,server=1024", tags="mine")
+    spec = JobSpec().with_settings(on="yarn", workers=3, servers=1, memory_mb="512,server=1024", tags="mine")
     assert tags_of(spec) == ("mine", "eps.workers=3", "eps.servers=1", "eps.worker=512x1", "eps.server=1024x1")

@@ -10,6 +10,7 @@ import pytest
 import hscheduler
 from eps.errors import ConfigError, DataError, StorageError
 from eps.ml.metrics import EvalSums, summary_names
+from eps.spec.job_spec import JobSpec
 from hscheduler import cli
 from hscheduler.cli.commands.common import tell_failures
 from hscheduler.core import events as e
@@ -22,7 +23,7 @@ from hscheduler.live.submission import Submission, worth_another
 from hscheduler.live.sweep import Sweep
 from hscheduler.reports.news import failures
 from hscheduler.service.sweeps import Sweeps
-from hscheduler.spec import ClusterSpec, JobSpec, Spec
+from hscheduler.spec import ClusterSpec, Spec
 
 pytest.importorskip("sklearn", reason="the data is scikit-learn's")
 

@@ -35,7 +35,7 @@ def test_every_job_has_containers_of_the_size_that_the_scheduler_counts_with(eng
     assert found.job == {"workers": 3, **SETTINGS} and found.cluster == SPEC.cluster
     assert placed(Spec(SPEC.cluster, job={"workers": 3, "on": "docker"}), None) == found
     job = found.job_spec()
-    assert (job.number_by_role("memory_mb", "server"), job.number_by_role("vcores", "worker")) == (512, 2)
+    assert (job.containers.memory_of("server"), job.containers.vcores_of("worker")) == (512, 2)
 
 
 def test_an_image_that_is_missing_is_told_before_the_first_trial(engine: FakeDockerEngine) -> None:

@@ -46,8 +46,8 @@ def test_nodes_count_as_of_the_size_with_which_they_hold_most(
 def test_the_jobs_of_a_cluster_have_its_containers() -> None:
     found = cluster_of(SMALL, [node(1, 4096, 4)])
     assert container_settings(found) == {"on": "yarn", "memory_mb": "512", "vcores": "1"}
-    spec = JobSpec(**container_settings(found))  # type: ignore[arg-type]
-    assert spec.on == "yarn" and spec.number_by_role("memory_mb", "master") == 512
+    spec = JobSpec().with_settings(**container_settings(found))
+    assert spec.on == "yarn" and spec.containers.memory_of("master") == 512
 
 
 @pytest.mark.parametrize(

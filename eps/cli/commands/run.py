@@ -79,7 +79,7 @@ def submit(args: argparse.Namespace) -> int:
     if request.spec.on != "yarn":
         if "on" in vars(args):
             raise ConfigError(f"on is {request.spec.on!r}, but a job is submitted to yarn")
-        request = dataclasses.replace(request, spec=dataclasses.replace(request.spec, on="yarn"))
+        request = request.with_spec(on="yarn")
     if request.spec.folds and request.spec.fold < 0:
         raise ConfigError("folds are trained one after the other by eps run: submit one with --fold")
     check_results(request)

@@ -1,0 +1,132 @@
+"""One setting: its type, range and help text, each declared once, and the check of a value against them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+
+from msgspec import Meta, Struct, ValidationError, convert
+from msgspec.structs import fields, force_setattr
+
+from eps.errors import ConfigError
+from eps.system.nearest import did_you_mean
+
+#: What msgspec says of a value: ``Expected `int` >= 1``.
+_EXPECTED = re.compile(r"Expected `(\w+)`(?: (\S+) (\S+))?")
+_KINDS = {
+    "int": "a whole number", "float": "a number", "str": "text", "bool": "true or false", "array": "a list of texts"
+}  # fmt: skip
+_LIMITS = {">=": "at least", "<=": "at most", ">": "above", "<": "below"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of a job, as its field declares it: ``Annotated[int, Meta(ge=1), "help text", "METAVAR"] = 3``."""
+
+    name: str
+    #: The field of :class:`~eps.spec.job_spec.JobSpec` that has it; empty where it is one itself.
+    table: str
+    #: Heading of its flag, and table of a job file.
+    group: str
+    declared: Any
+    default: Any
+
+    @property
+    def help(self) -> str:
+        """Help text of its flag."""
+        return self._texts[0]
+
+    @property
+    def metavar(self) -> str:
+        """What stands for its value there; may be empty."""
+        return self._texts[1]
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Its values, where it has few."""
+        kind = get_args(self.declared)[0]
+        return get_args(kind) if get_origin(kind) is Literal else ()
+
+    @property
+    def _texts(self) -> tuple[str, ...]:
+        return (*(each for each in get_args(self.declared) if isinstance(each, str)), "")
+
+    def checked(self, value: Any) -> Any:
+        """Return ``value`` in the setting's type, where that loses nothing.
+
+        Raises
+        ------
+        ConfigError
+            It has another type, is out of range, or none of the choices.
+        """
+        try:
+            found = convert(_simplified(value, type(self.default)), self.declared)
+        except ValidationError as error:
+            raise ConfigError(f"{self.name} is {value!r}, but must be {self._wanted(value, str(error))}") from None
+        if isinstance(found, float) and not math.isfinite(found):
+            raise ConfigError(f"{self.name} is {value}, but must be finite")
+        return found
+
+    def _wanted(self, value: Any, error: str) -> str:
+        if self.choices:
+            return f"one of {', '.join(self.choices)}{did_you_mean(str(value), self.choices)}"
+        limits = next((each for each in get_args(self.declared) if isinstance(each, Meta)), None)
+        expected = _EXPECTED.search(error)
+        if expected is None or (limits is not None and limits.description):
+            return (limits and limits.description) or error
+        kind, relation, limit = expected.groups()
+        if relation:
+            return f"{_LIMITS[relation]} {limit.removesuffix('.0')}"
+        return _KINDS["array" if isinstance(self.default, tuple) else kind]
+
+
+def _simplified(value: Any, kind: type) -> Any:
+    """Return a value of Python or TOML as the type that means the same: 1024 as a text, one text as a list."""
+    if kind is tuple and isinstance(value, str):
+        return (value,)
+    if kind is float and isinstance(value, float):
+        # NumPy's own is a subclass.
+        return float(value)
+    if kind is str:
+        if isinstance(value, Path | int | float) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, list) and all(isinstance(v, int | str) for v in value):
+            return ",".join(str(v) for v in value)
+    return value
+
+
+class Table(Struct, frozen=True):
+    """Settings that belong together.  Each value is checked when the table is made."""
+
+    #: Setting from which on a heading holds, where it is not the name of the table -> the heading.
+    HEADINGS: ClassVar[Mapping[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        for setting in settings_of(type(self)):
+            force_setattr(self, setting.name, setting.checked(getattr(self, setting.name)))
+        self.check()
+
+    def check(self) -> None:
+        """Check what concerns several settings, or the form of a text.
+
+        Raises
+        ------
+        ConfigError
+            They exclude each other, or a text cannot be read.
+        """
+
+
+@cache
+def settings_of(cls: type[Table], table: str = "") -> tuple[Setting, ...]:
+    """Return the settings of a table, in their order, without those of the tables in it."""
+    found = [field for field in fields(cls) if get_origin(field.type) is Annotated]
+    group, settings = table, []
+    for field in found:
+        group = cls.HEADINGS.get(field.name, group)
+        settings.append(Setting(field.name, table, group, field.type, field.default))
+    return tuple(settings)
