@@ -41,6 +41,7 @@ from typing import Any, TypeVar
 from eps.errors import ConfigError
 from eps.spec.file import located, named
 from eps.spec.job_spec import MOST_ITERATIONS, SETTINGS, JobSpec
+from eps.spec.setting import errors_of
 from eps.spec.tables import MOST_NUMBER
 from eps.system.nearest import did_you_mean
 from hscheduler.core.jobs import Direction, JobRequest
@@ -320,11 +321,13 @@ class Spec:
         for name, table in values.items():
             if not isinstance(table, Mapping):
                 raise ConfigError(f"{name} is {table!r}, but must be a section")
+        with errors_of("job"):
+            job_settings = named(values.get("job", {}))
         spec = cls(
             _section(ClusterSpec, values.get("cluster", {}), "cluster"),
             _section(SweepSpec, values.get("sweep", {}), "sweep"),
             tuple(Dimension.of(name, value) for name, value in values.get("space", {}).items()),
-            named(values.get("job", {}), "job"),
+            job_settings,
         )
         for dimension in spec.space:
             _known((dimension.name,), tuple(SETTINGS), "a setting of eps run, which [space] searches")

@@ -15,6 +15,7 @@ from typing import Any
 
 from eps.errors import ConfigError
 from eps.spec.job_spec import SETTINGS, TABLES, JobSpec, known_key
+from eps.spec.setting import errors_of
 from eps.storage.locations import has_scheme
 from eps.system.nearest import did_you_mean
 
@@ -47,7 +48,7 @@ class RunRequest:
     manager: str = ""
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any], source: str = "settings") -> RunRequest:
+    def from_values(cls, values: Mapping[str, Any], source: str = "") -> RunRequest:
         """Return the request that named values make; dashes in names stand for underscores.
 
         Raises
@@ -55,20 +56,20 @@ class RunRequest:
         ConfigError
             A name is unknown (the nearest known one is named), given twice, or its value cannot be.
         """
-        by_name = named(values, source)
-        own = {name: by_name.pop(name) for name in RUN_KEYS if name in by_name}
-        anew = own.pop("anew", False)
-        if not isinstance(anew, bool):
-            raise ConfigError(f"{source}: anew is {anew!r}, but must be true or false")
-        for name, value in own.items():
-            if not isinstance(value, str | Path):
-                raise ConfigError(f"{source}: {name} is {value!r}, but must be text")
-        spec = JobSpec.from_dict(by_name, source)
-        # Here, and not of a job that was started once: that is to go on.
-        if spec.yarn.tags and not all(tag.strip() for tag in spec.yarn.tags.split(",")):
-            raise ConfigError(
-                f"{source}: tags is {spec.yarn.tags!r}, but must be tags joined by commas, none of them empty"
-            )
+        with errors_of(source):
+            by_name = named(values)
+            own = {name: by_name.pop(name) for name in RUN_KEYS if name in by_name}
+            anew = own.pop("anew", False)
+            if not isinstance(anew, bool):
+                raise ConfigError(f"anew is {anew!r}, but must be true or false")
+            for name, value in own.items():
+                if not isinstance(value, str | Path):
+                    raise ConfigError(f"{name} is {value!r}, but must be text")
+            spec = JobSpec.from_dict(by_name)
+            # Here, and not of a job that was started once: that is to go on.
+            tags = spec.yarn.tags
+            if tags and not all(tag.strip() for tag in tags.split(",")):
+                raise ConfigError(f"tags is {tags!r}, but must be tags joined by commas, none of them empty")
         texts: dict[str, Any] = {name: str(value) for name, value in own.items()}
         return cls(spec, given=frozenset(by_name), anew=anew, **texts)
 
@@ -83,7 +84,7 @@ class RunRequest:
         return dataclasses.replace(self, spec=self.spec.with_settings(**changes))
 
 
-def named(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+def named(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values by the names of their settings.
 
     Raises
@@ -92,26 +93,26 @@ def named(values: Mapping[str, Any], source: str) -> dict[str, Any]:
         A key or table is unknown, a key is there twice, or is in the table of another group.
     """
     by_name: dict[str, Any] = {}
-    for table, key, value in _flat(values, source):
-        where = f"{source}: [{table}]" if table else source
-        name = known_key(key, (*SETTINGS, *RUN_KEYS), where)
-        group = SETTINGS[name].group if name in SETTINGS else ""
-        if table and group != table:
-            rightly = f"[{group}]" if group in TABLES else "the top of the file"
-            raise ConfigError(f"{where}: {name} is not of this table, but of {rightly}")
+    for table, key, value in _flat(values):
+        with errors_of(f"[{table}]" if table else ""):
+            name = known_key(key, (*SETTINGS, *RUN_KEYS))
+            group = SETTINGS[name].group if name in SETTINGS else ""
+            if table and group != table:
+                rightly = f"[{group}]" if group in TABLES else "the top of the file"
+                raise ConfigError(f"{name} is not of this table, but of {rightly}")
         if name in by_name:
-            raise ConfigError(f"{source}: {name} is given twice, in two spellings or places")
+            raise ConfigError(f"{name} is given twice, in two spellings or places")
         by_name[name] = value
     return by_name
 
 
-def _flat(values: Mapping[str, Any], source: str) -> Iterator[tuple[str, str, Any]]:
+def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """Yield (table, key, value); the table is empty for keys at the top."""
     for key, value in values.items():
         if isinstance(value, Mapping) and key in TABLES:
             yield from ((key, inner, each) for inner, each in value.items())
         elif isinstance(value, Mapping) and key not in SETTINGS:
-            raise ConfigError(f"{source}: unknown table [{key}]{did_you_mean(key, TABLES)}")
+            raise ConfigError(f"unknown table [{key}]{did_you_mean(key, TABLES)}")
         else:
             yield "", key, value
 
@@ -124,8 +125,9 @@ def read_job_file(path: Path) -> dict[str, Any]:
     ConfigError
         The file is missing, is not TOML, or has keys that are unknown.
     """
-    folder = path.absolute().parent
-    return {name: located(name, value, folder) for name, value in named(_read_toml(path), str(path)).items()}
+    folder, values = path.absolute().parent, _read_toml(path)
+    with errors_of(str(path)):
+        return {name: located(name, value, folder) for name, value in named(values).items()}
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from eps.core.reconfig import Trigger
 from eps.core.types import MOST_MEMBERS, CoreSettings
 from eps.errors import ConfigError, PlanError
 from eps.spec.changes import parse_change, whole_number
-from eps.spec.setting import Setting, Table, settings_of
+from eps.spec.setting import Setting, Table, errors_of, settings_of
 from eps.spec.tables import (
     MOST_NUMBER,
     Checkpoints,
@@ -222,21 +222,19 @@ class JobSpec(Table, frozen=True):
         Raises
         ------
         ConfigError
-            A key is unknown (the nearest known one is named) or a value cannot work; begins with ``source``.
+            A key is unknown (the nearest known one is named) or a value cannot work.
         """
         own: dict[str, Any] = {}
         tables: dict[str, dict[str, Any]] = {}
-        for key, value in values.items():
-            setting = SETTINGS[known_key(key, SETTINGS, source)]
-            (tables.setdefault(setting.table, {}) if setting.table else own)[setting.name] = value
-        try:
+        with errors_of(source):
+            for key, value in values.items():
+                setting = SETTINGS[known_key(key, SETTINGS)]
+                (tables.setdefault(setting.table, {}) if setting.table else own)[setting.name] = value
             own.update((table, _TABLE_TYPES[table](**inner)) for table, inner in tables.items())
             return cls(**own)
-        except ConfigError as error:
-            raise ConfigError(f"{source}: {error}") if source else error from None
 
 
-def known_key(key: str, known: Collection[str], source: str) -> str:
+def known_key(key: str, known: Collection[str]) -> str:
     """Return the name of a setting among ``known`` that ``key`` stands for.
 
     Raises
@@ -249,7 +247,7 @@ def known_key(key: str, known: Collection[str], source: str) -> str:
         # The flag of a setting in seconds goes without its unit.
         if spelling in known:
             return spelling
-    raise ConfigError(f"{source and source + ': '}unknown key {key!r}{did_you_mean(name, known)}")
+    raise ConfigError(f"unknown key {key!r}{did_you_mean(name, known)}")
 
 
 _FIELDS = {field.name: field.type for field in fields(JobSpec)}

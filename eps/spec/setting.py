@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import fields, force_setattr
 
 from eps.errors import ConfigError
-from eps.system.nearest import did_you_mean
+from eps.system.nearest import one_of
 
 #: What msgspec says of a value: ``Expected `int` >= 1``.
 _EXPECTED = re.compile(r"Expected `(\w+)`(?: (\S+) (\S+))?")
@@ -74,7 +75,7 @@ class Setting:
 
     def _wanted(self, value: Any, error: str) -> str:
         if self.choices:
-            return f"one of {', '.join(self.choices)}{did_you_mean(str(value), self.choices)}"
+            return one_of(str(value), self.choices)
         limits = next((each for each in get_args(self.declared) if isinstance(each, Meta)), None)
         expected = _EXPECTED.search(error)
         if expected is None or (limits is not None and limits.description):
@@ -130,3 +131,12 @@ def settings_of(cls: type[Table], table: str = "") -> tuple[Setting, ...]:
         group = cls.HEADINGS.get(field.name, group)
         settings.append(Setting(field.name, table, group, field.type, field.default))
     return tuple(settings)
+
+
+@contextmanager
+def errors_of(source: str) -> Iterator[None]:
+    """Have messages about settings begin with the file or table that has them; with nothing where that is empty."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") if source else error from None

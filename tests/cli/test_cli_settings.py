@@ -224,9 +224,9 @@ def test_a_job_file_takes_the_name_of_every_flag_that_is_a_setting(tmp_path: Pat
     for field in SETTINGS.values():
         flag = field.name.replace("_", "-")
         for key in (flag, flag.removesuffix("-s")):
-            assert named({key: 1}, "job.toml") == {field.name: 1}
+            assert named({key: 1}) == {field.name: 1}
             if (group := field.group) in TABLES:
-                assert named({group: {key: 1}}, "job.toml") == {field.name: 1}
+                assert named({group: {key: 1}}) == {field.name: 1}
     path = job_file(tmp_path, "stretch = 0.25\nmember-timeout = 7.0")
     assert read_job_file(Path(path)) == {"stretch_s": 0.25, "member_timeout_s": 7.0}
     assert request("--stretch", "0.5", path).spec.stretch_s == 0.5

@@ -272,7 +272,7 @@ def test_a_service_that_cannot_begin_leaves_nothing_behind(world: World, directo
         (["--web", "-5"], "web is -5, but must be a port"),
         (["--listen", "192.0.2.1:0"], "cannot listen on 192.0.2.1:0"),
         (["--threshold", "-1"], "threshold is -1, but must be at least 0"),
-        (["--feedback-iteration", "0"], "feedback_iteration is 0, but must be at least 1"),
+        (["--feedback-iteration", "0"], "--feedback-iteration is 0, but must be at least 1"),
     ],
 )
 def test_a_start_that_cannot_be_leaves_no_record(

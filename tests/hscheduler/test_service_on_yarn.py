@@ -240,7 +240,7 @@ def test_commands_look_on_the_cluster_where_it_listens_and_bring_their_files_the
         (["--on", "yarn", "--application", "job.toml"], "iterations is a setting of jobs; an application has queue, "),
         (["--on", "yarn"], "HADOOP_CONF_DIR is not set"),
         (["--detach"], "detach is for a service that is an application: add --on yarn"),
-        (["--container-memory", "1GiB"], "container_memory is for containers: add --on docker or --on yarn"),
+        (["--container-memory", "1GiB"], "--container-memory is for containers: add --on docker or --on yarn"),
         (["--on", "mars"], "on is 'mars', but must be one of local, docker, yarn"),
     ],
 )

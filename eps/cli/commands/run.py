@@ -48,11 +48,11 @@ def request_of(args: argparse.Namespace) -> RunRequest:
     flags = {name: value for name, value in vars(args).items() if name not in _OWN_FLAGS}
     path = getattr(args, "job_file", None)
     if path is None:
-        return RunRequest.from_values(flags, "flags")
+        return RunRequest.from_values(flags)
     from_file = read_job_file(Path(path))
     # Checked on its own first: an error in the file is told as one of the file.
     RunRequest.from_values(from_file, path)
-    request = RunRequest.from_values({**from_file, **flags}, path)
+    request = RunRequest.from_values({**from_file, **flags})
     # A file may serve jobs on YARN and others: only flags of YARN are refused for the others.
     return dataclasses.replace(request, given=request.given - (OF_YARN - flags.keys()))
 
