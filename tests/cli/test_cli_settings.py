@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from eps.cli.commands.run import request_of
@@ -13,6 +15,8 @@ from eps.core.types import MOST_MEMBERS
 from eps.errors import ConfigError
 from eps.spec.file import RunRequest, located, named, read_job_file
 from eps.spec.job_spec import SETTINGS, TABLES, JobSpec
+from eps.spec.setting import settings_of
+from eps.spec.tables import Yarn
 
 
 def request(*words: str) -> RunRequest:
@@ -230,6 +234,29 @@ def test_a_job_file_takes_the_name_of_every_flag_that_is_a_setting(tmp_path: Pat
     path = job_file(tmp_path, "stretch = 0.25\nmember-timeout = 7.0")
     assert read_job_file(Path(path)) == {"stretch_s": 0.25, "member_timeout_s": 7.0}
     assert request("--stretch", "0.5", path).spec.stretch_s == 0.5
+
+
+def test_a_table_has_a_setting_and_a_record_its_name_alone() -> None:
+    spec = JobSpec(workers=2, yarn=Yarn(queue="a"))
+    assert spec == JobSpec.from_dict({"queue": "a", "workers": 2}) == JobSpec().with_settings(queue="a", workers=2)
+    record = json.loads(spec.to_json())
+    assert record.keys() == SETTINGS.keys() and record["queue"] == "a"
+    assert JobSpec.from_dict(record) == spec
+    tables = [type(getattr(spec, name)) for name in spec.__struct_fields__ if name not in SETTINGS]
+    assert sum(len(settings_of(table)) for table in (JobSpec, *tables)) == len(SETTINGS), "a name is in two tables"
+
+
+def test_values_of_python_are_taken_for_what_they_say() -> None:
+    values = {
+        "data": Path("a"), "hidden": [7, 8], "columns": ["x", 1], "memory_mb": 512, "batch_size": 32, "test": 0.2,
+        "at": "5:workers=+1", "resource": ["fpga=1"], "learning_rate": np.float64(0.5), "l1": 1, "optimizer": "sgd",
+    }  # fmt: skip
+    found = JobSpec.from_dict(values).values()
+    assert {name: found[name] for name in values} == {
+        "data": "a", "hidden": "7,8", "columns": "x,1", "memory_mb": "512", "batch_size": "32", "test": "0.2",
+        "at": ("5:workers=+1",), "resource": ("fpga=1",), "learning_rate": 0.5, "l1": 1.0, "optimizer": "sgd",
+    }  # fmt: skip
+    assert type(found["learning_rate"]) is type(found["l1"]) is float
 
 
 def test_missing_job_file_is_refused() -> None:
