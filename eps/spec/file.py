@@ -1,7 +1,7 @@
-"""What a run is asked for: defaults, then a job file, then flags; one value.
+"""Requests to run a job: from job files, flags and arguments of Python.
 
-The keys of a job file are the names of the flags with ``_`` or ``-``, at its top or in the table of their group; those
-of seconds with or without ``_s``.
+A key of a job file is the name of a flag, with ``_`` or ``-``, at the top of the file or in the table of its group.  A
+key of seconds may lack its ``_s``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eps.system.nearest import did_you_mean
 
 #: Keys of a job file and of :func:`eps.run` that are not settings of the job itself.
 RUN_KEYS = ("name", "report", "export", "anew")
-#: Settings that mean nothing to a job on one machine.  Docker gives its containers ``memory_mb`` and ``vcores``, too.
+#: Settings of jobs on YARN only.
 OF_YARN = frozenset({"container_timeout_s", *(name for name, setting in SETTINGS.items() if setting.table == "yarn")})
 #: Settings that are one path.
 _PATHS = {"report", "export", *(name for name, each in SETTINGS.items() if each.metavar == "PATH")} - {"data"}
@@ -29,32 +29,32 @@ _PATHS = {"report", "export", *(name for name, each in SETTINGS.items() if each.
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A job to run, and what to do with what comes out of it."""
+    """A job to run, and the destinations of its results."""
 
     spec: JobSpec
-    #: Name of the job; empty chooses one.
+    #: Name of the job; empty: EPS chooses one.
     name: str = ""
-    #: Where the report goes; empty leaves it in the job's directory.
+    #: Destination of the report; empty: the job's directory only.
     report: str = ""
-    #: Where the trained model goes; empty leaves it in the job's directory.
+    #: Destination of the trained model; empty: the job's directory only.
     export: str = ""
-    #: Takes the place of a job of that name that has stopped before its end, and of its checkpoints.
+    #: Replace a stopped job of that name, and its checkpoints.
     anew: bool = False
-    #: Nobody waits for its end: the job itself brings report and model to their places.
+    #: No command waits for its end: the job itself copies report and model to their destinations.
     detached: bool = False
-    #: Settings that somebody gave, in contrast to defaults.
+    #: Settings that were given, not taken from defaults.
     given: frozenset[str] = frozenset()
-    #: Who alone may change its size: the scheduler that grants its containers.  Empty: anybody.
+    #: The scheduler that grants its containers and alone may change its size; empty for none.
     manager: str = ""
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], source: str = "") -> RunRequest:
-        """Return the request that named values make; dashes in names stand for underscores.
+        """Return the request of these values; names may have dashes for underscores.
 
         Raises
         ------
         ConfigError
-            A name is unknown (the nearest known one is named), given twice, or its value cannot be.
+            A name is unknown or given twice, or a value is invalid; the message begins with ``source``.
         """
         with errors_of(source):
             by_name = named(values)
@@ -66,7 +66,7 @@ class RunRequest:
                 if not isinstance(value, str | Path):
                     raise ConfigError(f"{name} is {value!r}, but must be text")
             spec = JobSpec.from_dict(by_name)
-            # Here, and not of a job that was started once: that is to go on.
+            # Only checked here: a job that an earlier version started with such tags can resume.
             tags = spec.yarn.tags
             if tags and not all(tag.strip() for tag in tags.split(",")):
                 raise ConfigError(f"tags is {tags!r}, but must be tags joined by commas, none of them empty")
@@ -75,12 +75,12 @@ class RunRequest:
 
     @classmethod
     def of_spec(cls, spec: JobSpec, name: str = "", *, anew: bool = False, manager: str = "") -> RunRequest:
-        """Return the request for a job of these settings; those that are not as by default count as given."""
+        """Return the request for a job with these settings; those that differ from their defaults count as given."""
         changed = (name for name, value in spec.values().items() if value != SETTINGS[name].default)
         return cls(spec, name, anew=anew, given=frozenset(changed), manager=manager)
 
     def with_spec(self, **changes: Any) -> RunRequest:
-        """Return the request with some settings changed."""
+        """Return the request with some settings changed, by name."""
         return dataclasses.replace(self, spec=self.spec.with_settings(**changes))
 
 
@@ -90,7 +90,7 @@ def named(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        A key or table is unknown, a key is there twice, or is in the table of another group.
+        A key or table is unknown, or a key is given twice or in the wrong table.
     """
     by_name: dict[str, Any] = {}
     for table, key, value in _flat(values):
@@ -118,12 +118,12 @@ def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 
 def read_job_file(path: Path) -> dict[str, Any]:
-    """Return the settings in a job file, by name, with paths that count from the file's folder.
+    """Return the settings in a job file, by name; relative paths start at the file's folder.
 
     Raises
     ------
     ConfigError
-        The file is missing, is not TOML, or has keys that are unknown.
+        The file is missing, is not TOML, or has unknown keys.
     """
     folder, values = path.absolute().parent, _read_toml(path)
     with errors_of(str(path)):
@@ -142,7 +142,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def located(name: str, value: Any, folder: Path) -> Any:
-    """Return a setting or table with its paths in a folder, data as a list; what is of a wrong type stays as it is."""
+    """Return a setting or table with its relative paths in ``folder``, data as a list; other types are unchanged."""
     if isinstance(value, Mapping) and name in TABLES:
         return {key: located(key.replace("-", "_"), inner, folder) for key, inner in value.items()}
     if name == "data" and isinstance(value, str | list):

@@ -41,14 +41,14 @@ from eps.system.nearest import did_you_mean
 MOST_PIECES = 1_000_000
 MOST_ITERATIONS = 2**31 - 1
 
-#: Partitions of a job that does not say how many: four for each of the three servers of EPS §2.3.
+#: Partitions of a job by default: four for each of the three servers of EPS §2.3.
 DEFAULT_PARTITIONS = 12
 
 _EVERY = re.compile(r"(\d+)(s?)", re.ASCII)
 
 
 class JobSpec(Table, frozen=True):
-    """Everything that a user says about a job."""
+    """All settings of a job."""
 
     HEADINGS: ClassVar[Mapping[str, str]] = {
         "model": "model",
@@ -70,10 +70,10 @@ class JobSpec(Table, frozen=True):
     intercept: Annotated[bool, "train an intercept; it is never penalised"] = True
     # On what.
     data: Annotated[str, "training data: a file, several joined by commas, or sklearn:NAME", "PATH"] = ""
-    labels: Annotated[str, "file of labels, where they are not in the data", "PATH"] = ""
+    labels: Annotated[str, "file of labels, if the data has none", "PATH"] = ""
     test: Annotated[str, "test data: a file, a part to hold out (0.2), or last rows (last:5000)", "PATH|X|last:N"] = ""
     test_labels: Annotated[str, "file of the test data's labels", "PATH"] = ""
-    folds: Annotated[int, Meta(ge=0, le=MOST_PIECES), "cross-validate: K folds, one training after the other"] = 0
+    folds: Annotated[int, Meta(ge=0, le=MOST_PIECES), "cross-validate with K folds, one after the other"] = 0
     fold: Annotated[int, "train only this fold of --folds, counted from 0"] = -1
     features: Annotated[int, Meta(ge=0, le=MOST_NUMBER), "number of features; 0 takes it from the data"] = 0
     normalize: Annotated[
@@ -81,18 +81,18 @@ class JobSpec(Table, frozen=True):
         "none, l2 (rows), standard (columns), tfidf or binary",
         "NAME",
     ] = "none"
-    splits: Annotated[int, Meta(ge=1, le=MOST_PIECES), "pieces of the data, the most workers a job can have"] = 12
+    splits: Annotated[int, Meta(ge=1, le=MOST_PIECES), "pieces of the data; a job has at most as many workers"] = 12
     reading: Reading = Reading()
     # How.
     iterations: Annotated[int, Meta(ge=1, le=MOST_ITERATIONS), "iterations (clocks) to train"] = 100
-    batch_size: Annotated[str, "samples of an iteration over all workers", "N|full"] = "full"
+    batch_size: Annotated[str, "samples of an iteration, over all workers", "N|full"] = "full"
     optimizer: Annotated[
         Literal["sgd", "momentum", "adagrad", "adam", "ftrl"], "sgd, momentum, adagrad, adam or ftrl", "NAME"
     ] = "adam"
     learning_rate: Annotated[float, "step size"] = 0.1
     l1: Annotated[float, "L1 penalty"] = 0.0
     l2: Annotated[float, "L2 penalty"] = 0.0
-    seed: Annotated[int, Meta(ge=0, le=MOST_NUMBER), "seed of the start, the batches and the splits"] = 0
+    seed: Annotated[int, Meta(ge=0, le=MOST_NUMBER), "seed of initial values, batches and splits"] = 0
     training: Training = Training()
     recovery: Recovery = Recovery()
     network: Network = Network()
@@ -102,7 +102,7 @@ class JobSpec(Table, frozen=True):
     partitions: Annotated[
         int,
         Meta(ge=0, le=MOST_PIECES),
-        "pieces the parameters are cut into, the most servers a job can have; 0 takes 12, fewer for a small model",
+        "pieces of the parameters; a job has at most as many servers; 0: 12, fewer for a small model",
     ] = 0
     at: Annotated[tuple[str, ...], "change the size after clock K, as 40:workers=+2", "K:CHANGE"] = ()
     # Where it runs, and what survives.
@@ -110,7 +110,7 @@ class JobSpec(Table, frozen=True):
         Literal["local", "docker", "yarn"], "local (processes), docker (containers of this machine) or yarn", "NAME"
     ] = "local"
     containers: Containers = Containers()
-    checkpoint_every: Annotated[str, "take a checkpoint every so many iterations (10) or seconds (30s)", "N|Ns"] = ""
+    checkpoint_every: Annotated[str, "take a checkpoint every N iterations (10) or seconds (30s)", "N|Ns"] = ""
     checkpoints: Checkpoints = Checkpoints()
     docker: Docker = Docker()
     yarn: Yarn = Yarn()
@@ -118,7 +118,7 @@ class JobSpec(Table, frozen=True):
     stretch_s: Annotated[
         float,
         Meta(ge=0),
-        "seconds that a worker sleeps for each of its splits in an iteration: a small job takes the time of a larger",
+        "seconds that a worker sleeps for each of its splits in an iteration, to imitate a larger job",
     ] = 0.0
     monitoring: Monitoring = Monitoring()
 
@@ -129,7 +129,7 @@ class JobSpec(Table, frozen=True):
         if 0 < most < workers + servers:
             raise ConfigError(
                 f"max_containers is {most}, but {workers} workers and {servers} servers need {workers + servers}: "
-                "they would wait for ever"
+                "raise it"
             )
         if self.partitions and servers > self.partitions:
             raise ConfigError(f"{servers} servers would share {self.partitions} partitions: raise --partitions")
@@ -151,7 +151,7 @@ class JobSpec(Table, frozen=True):
 
     @property
     def uses_tls(self) -> bool:
-        """True where members talk over TCP: between hosts, or where the user wants it so."""
+        """True if members use TLS: between hosts, over TCP, or on request."""
         return self.network.tls or self.on == "yarn" or self.network.van == "tcp"
 
     def core_settings(self) -> CoreSettings:
@@ -185,7 +185,7 @@ class JobSpec(Table, frozen=True):
         return tuple(found)
 
     def checkpoint_schedule(self) -> Schedule:
-        """Return what ``checkpoint_every`` says: ``10`` (clocks) or ``30s`` (seconds); an empty text is never."""
+        """Return when checkpoints are due: every ``10`` (clocks) or ``30s`` (seconds); never for an empty text."""
         text = self.checkpoint_every
         if not text:
             return Schedule()
@@ -203,7 +203,7 @@ class JobSpec(Table, frozen=True):
         return clock >= 0 and (clock % every == 0 or clock == self.iterations)
 
     def values(self) -> dict[str, Any]:
-        """Return each setting by its name, as flags, files and records have it."""
+        """Return the value of each setting, by the names of :data:`SETTINGS`."""
         holders = {"": self, **{table: getattr(self, table) for table in _TABLE_TYPES}}
         return {name: getattr(holders[setting.table], name) for name, setting in SETTINGS.items()}
 
@@ -217,12 +217,14 @@ class JobSpec(Table, frozen=True):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "") -> JobSpec:
-        """Return the settings in ``values``; dashes in keys stand for underscores, and a final ``_s`` may be left out.
+        """Return the settings with these values.
+
+        Keys may have dashes for underscores, and lack the final ``_s``.
 
         Raises
         ------
         ConfigError
-            A key is unknown (the nearest known one is named) or a value cannot work.
+            A key is unknown, or a value is invalid; the message begins with ``source``.
         """
         own: dict[str, Any] = {}
         tables: dict[str, dict[str, Any]] = {}
@@ -235,7 +237,7 @@ class JobSpec(Table, frozen=True):
 
 
 def known_key(key: str, known: Collection[str]) -> str:
-    """Return the name of a setting among ``known`` that ``key`` stands for.
+    """Return the name among ``known`` that ``key`` spells.
 
     Raises
     ------
@@ -244,7 +246,7 @@ def known_key(key: str, known: Collection[str]) -> str:
     """
     name = key.replace("-", "_")
     for spelling in (name, f"{name}_s"):
-        # The flag of a setting in seconds goes without its unit.
+        # The flag of a setting in seconds lacks the unit.
         if spelling in known:
             return spelling
     raise ConfigError(f"unknown key {key!r}{did_you_mean(name, known)}")

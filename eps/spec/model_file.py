@@ -31,7 +31,7 @@ from eps.storage.locations import Location, read_file
 META = "__meta__"
 NORMALIZER_PREFIX = "__normalizer_"
 FORMAT_VERSION = 1
-#: Settings of the training data that tell how to read new rows; where the data was is nobody's business.
+#: Settings of the training data for reading new rows; without its location, which is private.
 READING = ("task", "format", "label_column", "columns", "delimiter", "index_base", "normalize", "features")
 
 

@@ -103,7 +103,7 @@ class Runtime:
                 "start": self.start.__dict__,
                 "manager": self.manager,
                 "owner": self.owner,
-                # For who must not run the model's code: a user's own may do anything when it is imported.
+                # Known without the model's code: a user's own may do anything when it is imported.
                 "num_keys": self.key_space.num_keys,
             }
         )

@@ -49,7 +49,7 @@ class Setting:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Its values, where it has few."""
+        """Its possible values; empty if there are many."""
         kind = get_args(self.declared)[0]
         return get_args(kind) if get_origin(kind) is Literal else ()
 
@@ -58,7 +58,7 @@ class Setting:
         return (*(each for each in get_args(self.declared) if isinstance(each, str)), "")
 
     def checked(self, value: Any) -> Any:
-        """Return ``value`` in the setting's type, where that loses nothing.
+        """Return ``value`` in the type of the setting, if that loses nothing.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class Setting:
 
 
 def _simplified(value: Any, kind: type) -> Any:
-    """Return a value of Python or TOML as the type that means the same: 1024 as a text, one text as a list."""
+    """Return a value of Python or TOML in the type that a setting wants: 1024 as text, one text as a list."""
     if kind is tuple and isinstance(value, str):
         return (value,)
     if kind is float and isinstance(value, float):
@@ -102,9 +102,9 @@ def _simplified(value: Any, kind: type) -> Any:
 
 
 class Table(Struct, frozen=True):
-    """Settings that belong together.  Each value is checked when the table is made."""
+    """Settings that belong together, checked when the table is made."""
 
-    #: Setting from which on a heading holds, where it is not the name of the table -> the heading.
+    #: First setting below a heading -> the heading, where that is not the name of the table.
     HEADINGS: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
@@ -113,12 +113,12 @@ class Table(Struct, frozen=True):
         self.check()
 
     def check(self) -> None:
-        """Check what concerns several settings, or the form of a text.
+        """Check what a single type or range cannot say.
 
         Raises
         ------
         ConfigError
-            They exclude each other, or a text cannot be read.
+            Settings exclude each other, or a text is malformed.
         """
 
 
@@ -135,7 +135,7 @@ def settings_of(cls: type[Table], table: str = "") -> tuple[Setting, ...]:
 
 @contextmanager
 def errors_of(source: str) -> Iterator[None]:
-    """Have messages about settings begin with the file or table that has them; with nothing where that is empty."""
+    """Begin the messages of errors with ``source``, the file or table with the settings, unless it is empty."""
     try:
         yield
     except ConfigError as error:

@@ -18,16 +18,16 @@ from eps.spec.setting import Table
 
 EXECUTIONS = ("guaranteed", "opportunistic")
 ROLES = ("worker", "server", "master")
-#: Largest bound of ssp; whoever wants more wants asp.
+#: Largest bound of ssp; asp has none.
 MOST_STALENESS = 1_000_000_000
-#: Largest number that every part of a job can say.
+#: Largest number that every part of a job can encode.
 MOST_NUMBER = 2**63 - 1
 
-#: What may be done with an application of YARN.
+#: Rights to an application of YARN.
 ACCESSES = ("view", "modify")
 #: As YARN names resources: ``yarn.io/gpu``.
 _RESOURCE = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]*/)?[A-Za-z][\w.-]*", re.ASCII)
-#: Resources that have settings of their own.
+#: Resources with a setting of their own -> the setting.
 _SIZES = {"memory": "memory_mb", "memory-mb": "memory_mb", "vcores": "vcores", "cpu": "vcores"}
 
 
@@ -36,12 +36,12 @@ class Reading(Table, frozen=True):
 
     format: Annotated[str, "auto, libsvm, csv, dense, npz, npy, idx, text (n-grams) or sklearn", "NAME"] = "auto"
     label_column: Annotated[
-        str, "column of the label in dense text: auto, first, last, a number or a name", "NAME|N"
+        str, "column with the label in dense text: auto, first, last, a number or a name", "NAME|N"
     ] = "auto"
-    columns: Annotated[str, "columns to keep of dense text: names or numbers joined by commas", "NAMES"] = ""
+    columns: Annotated[str, "columns of dense text to keep: names or numbers joined by commas", "NAMES"] = ""
     target_scale: Annotated[float, "divide a regression's labels by this"] = 1.0
-    delimiter: Annotated[str, "what divides the columns of dense text; auto finds it", "C"] = "auto"
-    index_base: Annotated[str, "number of the first feature of LIBSVM files: auto, 0 or 1", "auto|0|1"] = "auto"
+    delimiter: Annotated[str, "column separator of dense text; auto detects it", "C"] = "auto"
+    index_base: Annotated[str, "index of the first feature in LIBSVM files: auto, 0 or 1", "auto|0|1"] = "auto"
 
     def check(self) -> None:
         if self.target_scale == 0:
@@ -51,18 +51,18 @@ class Reading(Table, frozen=True):
 class Training(Table, frozen=True):
     """How the model is trained, beside optimizer and step size."""
 
-    momentum: Annotated[float, "momentum: share of the last step that goes on"] = 0.9
+    momentum: Annotated[float, "momentum: fraction of the last step to keep"] = 0.9
     beta1: Annotated[float, "adam: decay of the mean of gradients"] = 0.9
     beta2: Annotated[float, "adam: decay of the mean of squares"] = 0.999
     consistency: Annotated[str, "bsp, ssp:N (at most N clocks ahead) or asp", "NAME"] = "bsp"
     reproducible: Annotated[
         bool,
-        "sums that do not depend on who computes what, so that the model is the same to the bit whatever the size of "
-        "the job; off only under bsp saves a little time and the clock that sets the first grid",
+        "compute sums that do not depend on which member adds what: the model is then bit-identical at any size of "
+        "the job; applies to bsp only; --no-reproducible saves a little time",
     ] = True
     init: Annotated[str, "start from this exported model (.npz)", "PATH"] = ""
     eval_every: Annotated[
-        int, Meta(ge=0, le=MOST_NUMBER), "clocks between evaluations on the test data; 0 chooses about 100 in all"
+        int, Meta(ge=0, le=MOST_NUMBER), "clocks between evaluations on the test data; 0: about 100 evaluations in all"
     ] = 0
     on_divergence: Annotated[
         Literal["stop", "continue"], "when the loss is not finite: stop or continue", "stop|continue"
@@ -86,21 +86,21 @@ class Training(Table, frozen=True):
 
 
 class Recovery(Table, frozen=True):
-    """When a member counts as lost, and what is kept for that case."""
+    """When a member counts as lost, and what replaces it."""
 
     exchange_timeout_s: Annotated[
-        float, Meta(gt=0), "seconds after which a worker gives up a clock that is not complete everywhere"
+        float, Meta(gt=0), "seconds after which a worker stops waiting for a clock to complete"
     ] = 600.0
     followers: Annotated[
         int,
         Meta(ge=0, le=1, description="0 or 1"),
-        "copies of each partition on other servers, so that a server can be lost without going back; 0 or 1",
+        "copies of each partition on other servers, 0 or 1; with 1, the loss of a server costs no rollback",
     ] = 1
     member_timeout_s: Annotated[
         float,
         Meta(ge=1),
         "seconds of silence after which a worker or server counts as lost and is killed; raise it for hundreds of "
-        "members, and where a model of your own holds the interpreter for as long",
+        "members, and if your own model holds the interpreter for as long",
     ] = 3.0
     master_timeout_s: Annotated[
         float, "seconds that workers and servers wait for the next job master before they stop"
@@ -119,25 +119,25 @@ class Network(Table, frozen=True):
 
     push: Annotated[
         Literal["auto", "dense", "changes"],
-        "what is pushed and pulled: auto (the keys that a worker's splits touch, where the data is sparse; else "
-        "all), dense (all), or changes (as auto, and of those only what is not zero)",
+        "what workers push and pull: auto (with sparse data the keys that their splits touch, else all keys), dense "
+        "(all keys) or changes (as auto, without zeros)",
         "NAME",
     ] = "auto"
-    skip_unchanged: Annotated[bool, "do not send a worker the parameters of a partition that it has already"] = False
+    skip_unchanged: Annotated[bool, "do not send parameters again to a worker that has them"] = False
     wire: Annotated[
         Literal["float32", "float16"],
-        "float32, or float16: half the bytes; not where sums are reproducible",
+        "float32, or float16: half the bytes, not with reproducible sums",
         "float32|float16",
     ] = "float32"
     #: As in ``eps.net.arrays.negotiated``.
     van: Annotated[
         Literal["auto", "shm", "unix", "tcp"],
-        "how data travels: auto (the best that two members share), shm, unix or tcp",
+        "transport: auto (the best that two members share), shm, unix or tcp",
         "NAME",
     ] = "auto"
     tls: Annotated[
         bool,
-        "let members talk over TCP with mutual TLS, by certificates made for the job; always so on YARN and with "
+        "use mutual TLS between members over TCP, with certificates made for the job; always on with --on yarn and "
         "--van tcp; needs the extra tls",
     ] = False
 
@@ -145,12 +145,12 @@ class Network(Table, frozen=True):
 class Containers(Table, frozen=True):
     """How many processes there may be, and how large they are."""
 
-    max_containers: Annotated[int, Meta(ge=0, le=MOST_NUMBER), "containers that may run at once; 0 sets no limit"] = 0
+    max_containers: Annotated[int, Meta(ge=0, le=MOST_NUMBER), "most containers that run at once; 0: no limit"] = 0
     start_with: Annotated[
         float,
         Meta(ge=0, le=1),
-        "part of its workers and of its servers with which a job begins when its cluster has granted nothing more "
-        "for 20 seconds; 1: all of them, 0: one of each",
+        "fraction of its workers and of its servers with which a job starts if the cluster grants no more for 20 "
+        "seconds; 1: all of them, 0: one of each",
         "PART",
     ] = 0.5
     memory_mb: Annotated[str, "MB of a container, or by role: 1024,server=4096", "N|ROLE=N"] = "1024,master=512"
@@ -158,9 +158,8 @@ class Containers(Table, frozen=True):
     container_timeout_s: Annotated[
         float,
         Meta(ge=0),
-        "yarn: seconds that a container is waited for: then a change of size that needs it is given up; a job that "
-        "starts begins without it, or, where it has too few (--start-with), asks twice more and fails; 0, the "
-        "default: for ever",
+        "yarn: seconds to wait for a container; then the master cancels the change of size that needs it; a job that "
+        "starts begins without it or, with too few (--start-with), asks twice more and fails; 0: no limit",
     ] = 0.0
 
     def check(self) -> None:
@@ -179,10 +178,10 @@ class Containers(Table, frozen=True):
 class Checkpoints(Table, frozen=True):
     """Where checkpoints are, and how many."""
 
-    keep: Annotated[int, Meta(ge=1, le=MOST_NUMBER), "checkpoints that are kept"] = 2
+    keep: Annotated[int, Meta(ge=1, le=MOST_NUMBER), "number of checkpoints to keep"] = 2
     checkpoint_dir: Annotated[
         str,
-        "folder in which the job's checkpoints get a folder of its name; a path or hdfs://...; default: in the job's "
+        "folder in which each job gets a folder for its checkpoints; a path or hdfs://...; default: in the job's "
         "directory",
         "PATH",
     ] = ""
@@ -195,8 +194,8 @@ class Docker(Table, frozen=True):
     engine_timeout_s: Annotated[
         float,
         Meta(gt=0),
-        "docker: seconds without an answer of the Docker engine after which the job fails, and eps resume continues "
-        "it; one container is given up when its launch has not been answered for as long",
+        "docker: seconds without an answer of the Docker engine after which a launch is abandoned, or the job fails; "
+        "eps resume continues it",
     ] = 300.0
 
 
@@ -205,7 +204,7 @@ class Yarn(Table, frozen=True):
 
     resource: Annotated[
         tuple[str, ...],
-        "yarn: of another resource, how much a container has, as in yarn.io/gpu=1; or of a role, as in "
+        "yarn: amount of another resource in each container, as in yarn.io/gpu=1; or by role, as in "
         "worker=yarn.io/gpu=1",
         "[ROLE=]NAME=N",
     ] = ()
@@ -220,36 +219,36 @@ class Yarn(Table, frozen=True):
     ] = 0.0
     acl: Annotated[
         tuple[str, ...],
-        "yarn: who else may view the application and its page, or modify it, where the cluster checks that: users "
-        "joined by commas, and groups after a blank, as in view=ann,bob or 'modify=ann operators'",
+        "yarn: users and groups that may view the application and its page, or modify it, if the cluster checks "
+        "ACLs: users joined by commas, a blank, groups joined by commas, as in view=ann,bob or 'modify=ann operators'",
         "view|modify=WHO",
     ] = ()
     tags: Annotated[str, "yarn: tags of the application, joined by commas", "TAGS"] = ""
     label: Annotated[
-        str, "yarn: label of the nodes wanted: one for all, or by role, as in worker=transient", "NAME|ROLE=NAME"
+        str, "yarn: label of the nodes to use: one for all, or by role, as in worker=transient", "NAME|ROLE=NAME"
     ] = ""
     execution: Annotated[
         str,
-        "yarn: guaranteed or opportunistic (idle room, killed without warning); by role, as in worker=opportunistic",
+        "yarn: guaranteed or opportunistic (idle capacity, killed without warning); by role, as in "
+        "worker=opportunistic",
         "KIND|ROLE=KIND",
     ] = "guaranteed"
     python: Annotated[
         str,
-        "yarn: interpreter that every node has, or archive of an environment (of conda-pack; a file or hdfs://...); "
+        "yarn: path of an interpreter that every node has, or an archive by conda-pack (a file or hdfs://...); "
         "default: this interpreter's path",
         "PATH",
     ] = ""
     staging: Annotated[
         str,
-        "yarn: folder of the cluster's file system for the files of jobs; default: .eps in the user's home folder",
+        "yarn: folder for the files of jobs on the cluster's file system; default: .eps in the user's home folder",
         "URL",
     ] = ""
     grow_back_s: Annotated[
         float,
         Meta(ge=0),
-        "yarn: a job that was preempted asks for that room again when it has been free for so many seconds, above "
-        "its queue's own share twice as many; longer than others take from the start of their master to their "
-        "requests",
+        "yarn: seconds for which capacity must be free before a preempted job asks for it again; twice as many above "
+        "its queue's own share; must exceed the time from the start of other applications' masters to their requests",
     ] = 15.0
 
     def check(self) -> None:
@@ -273,12 +272,12 @@ class Yarn(Table, frozen=True):
         return _by_role("execution", self.execution, role) or EXECUTIONS[0]
 
     def resources_of(self, role: str) -> tuple[tuple[str, int], ...]:
-        """Return what a container of a role has beside memory and cores, as (name, number), by name.
+        """Return the resources of a role's container beside memory and cores, as (name, number), sorted by name.
 
         Raises
         ------
         ConfigError
-            ``resource`` cannot be read, or names a resource that has a setting of its own.
+            ``resource`` is malformed, or names a resource with a setting of its own.
         """
         for_all: dict[str, int] = {}
         for_role: dict[str, int] = {}
@@ -287,7 +286,7 @@ class Yarn(Table, frozen=True):
             whose = head if head in ROLES else ""
             name, _, number = (rest if whose else text).partition("=")
             if name in _SIZES:
-                raise ConfigError(f"resource is {text!r}, but of {name} the setting {_SIZES[name]} says how much")
+                raise ConfigError(f"resource is {text!r}, but {name} is set by {_SIZES[name]}")
             count = whole_number(number)
             if not _RESOURCE.fullmatch(name) or count is None or count > MOST_NUMBER:
                 raise ConfigError(
@@ -299,12 +298,12 @@ class Yarn(Table, frozen=True):
         return tuple(sorted((name, count) for name, count in {**for_all, **for_role}.items() if count))
 
     def access(self) -> dict[str, str]:
-        """Return ``view`` and ``modify``, as far as they are given -> users and groups, as YARN writes them.
+        """Return ``view`` and ``modify``, if given -> users and groups, as YARN writes them.
 
         Raises
         ------
         ConfigError
-            ``acl`` cannot be read.
+            ``acl`` is malformed.
         """
         found: dict[str, str] = {}
         for text in self.acl:
@@ -312,7 +311,7 @@ class Yarn(Table, frozen=True):
             if access not in ACCESSES or not who.strip() or who.count(" ") > 1 or not who.isprintable():
                 raise ConfigError(
                     f"acl is {text!r}, but must be view=WHO or modify=WHO: users joined by commas, then, after a "
-                    "blank, groups joined by commas; * is everybody"
+                    "blank, groups joined by commas; * means everybody"
                 )
             if access in found:
                 raise ConfigError(f"acl says twice who may {access} the application: {found[access]!r} and {who!r}")
@@ -320,7 +319,7 @@ class Yarn(Table, frozen=True):
         return found
 
     def viewers(self) -> list[str]:
-        """Return whom ``acl`` lets view the application, as entries of HDFS: ``user:ann``, ``group:research``."""
+        """Return the viewers of ``acl`` as entries of an ACL of HDFS: ``user:ann``, ``group:research``."""
         users, _, groups = self.access().get("view", "").partition(" ")
         named = [
             (kind, name.strip()) for kind, names in (("user", users), ("group", groups)) for name in names.split(",")
@@ -334,18 +333,18 @@ class Monitoring(Table, frozen=True):
     metrics_port: Annotated[
         int,
         Meta(ge=-1, le=65535, description="-1 (none), 0 (any) or a port"),
-        "serve metrics for Prometheus at /metrics of this port of the loopback interface; 0 takes a free one, which "
-        "the job master's log names; -1: none",
+        "port of the loopback interface for Prometheus metrics, at /metrics; 0: a free one, which the job master's "
+        "log names; -1: none",
     ] = -1
 
 
 def _by_role(name: str, text: str, role: str) -> str:
-    """Return what a setting that may differ by role says of one: ``1024,server=4096`` says 4096 of servers.
+    """Return a role's part of a setting that may differ by role: 4096 for a server in ``1024,server=4096``.
 
     Raises
     ------
     ConfigError
-        It cannot be read, or names a role that there is not.
+        It is malformed, or names an unknown role.
     """
     found = general = ""
     for part in (part.strip() for part in text.split(",") if part.strip()):
@@ -362,17 +361,17 @@ def _by_role(name: str, text: str, role: str) -> str:
 
 
 def _number_by_role(name: str, text: str, role: str, example: str) -> int:
-    """Return the number that a setting says of a role.
+    """Return a role's number in a setting that may differ by role.
 
     Raises
     ------
     ConfigError
-        It says none, or one below 1.
+        The role has none, or one below 1.
     """
     number = whole_number(_by_role(name, text, role))
     if not number:
         raise ConfigError(
-            f"{name} is {text!r}, but says no number from 1 on for a {role}: one without a role is for all that are "
-            f"not named, as in {example}"
+            f"{name} is {text!r}, but must have a number from 1 on for a {role}: a number without a role holds for all "
+            f"other roles, as in {example}"
         )
     return number

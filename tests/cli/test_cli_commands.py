@@ -176,7 +176,7 @@ def test_refused_change_ends_with_3(fake: FakeJob, capsys: pytest.CaptureFixture
         (["run", "--data", "sklearn:nothing", "--model", "softmax"], 2, "sklearn:nothing"),
         (["run", "--model", "logistc", "--data", "x"], 2, "or path.py:Class; did you mean logistic?"),
         (["run", "--optimizer", "adan"], 2, "--optimizer is 'adan', but must be one of sgd, momentum, adagrad, adam,"),
-        (["run", "--memory-mb=abc"], 2, "--memory-mb is 'abc', but says no number from 1 on"),
+        (["run", "--memory-mb=abc"], 2, "--memory-mb is 'abc', but must have a number from 1 on"),
         (["run", "--member-timeout-s", "0"], 2, "--member-timeout-s is 0.0, but must be at least 1"),
         (["run", "--data", "sklearn:digts"], 2, "did you mean digits?"),
         (["run", "--data", "sklearn:iris", "--model", "softmax", "--test", "nowhere"], 2, "no such file: test must be"),

@@ -69,12 +69,15 @@ def test_what_a_container_gets_may_differ_by_role() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"memory_mb": "server=1024"}, "says no number from 1 on for a worker: one without a role .* 1024,server=4096"),
+        (
+            {"memory_mb": "server=1024"},
+            "must have a number from 1 on for a worker: .* without a role .* 1024,server=4096",
+        ),
         (
             {"vcores": "worker=64"},
-            "vcores is 'worker=64', but says no number from 1 on for a server: .* as in 1,server=2",
+            "vcores is 'worker=64', but must have a number from 1 on for a server: .* as in 1,server=2",
         ),
-        ({"vcores": "0"}, "no number from 1 on"),
+        ({"vcores": "0"}, "a number from 1 on"),
         ({"memory_mb": "1024,serer=4"}, "must be VALUE or ROLE=VALUE"),
         ({"execution": "worker=now"}, "must name guaranteed or opportunistic"),
         ({"execution": "opportunistic"}, "starts application masters as guaranteed"),
@@ -87,7 +90,7 @@ def test_what_a_container_gets_may_differ_by_role() -> None:
         ({"resource": ("yarn.io/gpu",)}, "resource is 'yarn.io/gpu', but must be NAME=N or ROLE=NAME=N"),
         ({"resource": ("clerk=yarn.io/gpu=1",)}, "resource is 'clerk=yarn.io/gpu=1', but must be"),
         ({"resource": ("yarn.io/gpu=-1",)}, "resource is 'yarn.io/gpu=-1', but must be"),
-        ({"resource": ("worker=memory-mb=64",)}, "but of memory-mb the setting memory_mb says how much"),
+        ({"resource": ("worker=memory-mb=64",)}, "but memory-mb is set by memory_mb"),
         ({"on": "yrn"}, "on is 'yrn', but must be one of local, docker, yarn"),
     ],
 )
