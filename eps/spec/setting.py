@@ -34,28 +34,15 @@ class Setting:
     table: str
     #: Heading of its flag, and table of a job file.
     group: str
+    #: Type with its limits.
     declared: Any
     default: Any
-
-    @property
-    def help(self) -> str:
-        """Help text of its flag."""
-        return self._texts[0]
-
-    @property
-    def metavar(self) -> str:
-        """What stands for its value there; may be empty."""
-        return self._texts[1]
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """Its possible values; empty if there are many."""
-        kind = get_args(self.declared)[0]
-        return get_args(kind) if get_origin(kind) is Literal else ()
-
-    @property
-    def _texts(self) -> tuple[str, ...]:
-        return (*(each for each in get_args(self.declared) if isinstance(each, str)), "")
+    help: str
+    metavar: str
+    #: What a value must be, for messages; empty: what msgspec says.
+    rule: str
+    #: Its possible values; empty if there are many.
+    choices: tuple[str, ...]
 
     def checked(self, value: Any) -> Any:
         """Return ``value`` in the type of the setting, if that loses nothing.
@@ -76,10 +63,9 @@ class Setting:
     def _wanted(self, value: Any, error: str) -> str:
         if self.choices:
             return one_of(str(value), self.choices)
-        limits = next((each for each in get_args(self.declared) if isinstance(each, Meta)), None)
         expected = _EXPECTED.search(error)
-        if expected is None or (limits is not None and limits.description):
-            return (limits and limits.description) or error
+        if self.rule or expected is None:
+            return self.rule or error
         kind, relation, limit = expected.groups()
         if relation:
             return f"{_LIMITS[relation]} {limit.removesuffix('.0')}"
@@ -125,12 +111,19 @@ class Table(Struct, frozen=True):
 @cache
 def settings_of(cls: type[Table], table: str = "") -> tuple[Setting, ...]:
     """Return the settings of a table, in their order, without those of the tables in it."""
-    found = [field for field in fields(cls) if get_origin(field.type) is Annotated]
-    group, settings = table, []
-    for field in found:
+    group, found = table, []
+    for field in fields(cls):
+        if get_origin(field.type) is not Annotated:
+            continue
         group = cls.HEADINGS.get(field.name, group)
-        settings.append(Setting(field.name, table, group, field.type, field.default))
-    return tuple(settings)
+        kind, *about = get_args(field.type)
+        help_text, metavar, *_ = *(each for each in about if isinstance(each, str)), ""
+        rule = next((each.description for each in about if isinstance(each, Meta)), None)
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        found.append(
+            Setting(field.name, table, group, field.type, field.default, help_text, metavar, rule or "", choices)
+        )
+    return tuple(found)
 
 
 @contextmanager
