@@ -118,8 +118,8 @@ def test_a_container_fits_by_memory_where_memory_alone_counts() -> None:
             if not counts:
                 check_job(Cluster(told), spec)  # type: ignore[arg-type]
                 continue
-            with pytest.raises(ConfigError, match=r"must give it at most 4: no node with label|no node has both"):
+            with pytest.raises(ConfigError, match=r"at most 4: no|has both"):
                 check_job(Cluster(told), spec)  # type: ignore[arg-type]
     told = FakeYarnClient(largest=None, counts_cores=False)
-    with pytest.raises(ConfigError, match="gives a worker 9, but must give it at most 8: no node has more"):
+    with pytest.raises(ConfigError, match=r"9, .* at most 8: no node"):
         check_job(Cluster(told), JobSpec(on="yarn", workers=1, servers=1, vcores="1,worker=9"))  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def test_label_and_execution_are_those_of_the_role() -> None:
     }
     everywhere = placements(JobSpec(label="reliable"))
     assert set(everywhere.values()) == {Placement("reliable", Execution.GUARANTEED, size=size)}
-    with pytest.raises(ConfigError, match="execution of the master is opportunistic"):
+    with pytest.raises(ConfigError, match="master is opportunistic"):
         JobSpec(execution="opportunistic,master=opportunistic")
 
 

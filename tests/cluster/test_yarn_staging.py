@@ -44,9 +44,9 @@ def test_an_address_that_leads_nowhere_is_named_with_its_setting(nobody: str, na
     assert str(refused.value).startswith(
         f"staging is webhdfs://{nobody}/x, but its NameNode cannot be reached at http://{nobody} (Connection refused): "
     )
-    with pytest.raises(StorageAwayError, match=rf"^checkpoint_dir is webhdfs://{nobody}/c, but its NameNode cannot"):
+    with pytest.raises(StorageAwayError, match=rf"^checkpoint_dir .*{nobody}/c"):
         check_file_systems(conf_of(namenode), JobSpec(checkpoint_dir=f"webhdfs://{nobody}/c"), CLIENT)
-    with pytest.raises(StorageAwayError, match=r"^fs.defaultFS of /etc/hadoop leads to hdfs://nn:9000/user/ada/"):
+    with pytest.raises(StorageAwayError, match=r"^fs.defaultFS .*/ada/"):
         check_file_systems(conf_of(nobody), JobSpec(), CLIENT)
 
 
@@ -62,9 +62,7 @@ def test_the_web_address_of_a_name_that_nobody_knows_is_told(monkeypatch: pytest
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "create_connection", connect)
-    with pytest.raises(
-        StorageAwayError, match=r"^staging is hdfs://nowhere:9000/x, but its .* at http://nowhere:9870 \(Name"
-    ):
+    with pytest.raises(StorageAwayError, match=r"^staging .*nowhere:9870 \(Name"):
         check_file_systems(conf_of(namenode), JobSpec(staging="hdfs://nowhere:9000/x"), CLIENT)
 
 

@@ -69,9 +69,9 @@ def test_a_cluster_without_room_is_refused(nodes: list[ClusterNode], kind: type[
 def test_a_sweep_of_this_host_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     assert placed(Spec(), None) == placed(Spec(), "local") == Spec()
-    with pytest.raises(ConfigError, match="HADOOP_CONF_DIR is not set"):
+    with pytest.raises(ConfigError, match="HADOOP_CONF_DIR"):
         placed(Spec(), "yarn")
-    with pytest.raises(ConfigError, match="on is 'mars', but must be one of local, docker, yarn"):
+    with pytest.raises(ConfigError, match=r"'mars', .*, docker, yarn"):
         placed(Spec(), "mars")
 
 

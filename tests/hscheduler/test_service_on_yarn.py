@@ -215,7 +215,7 @@ def test_commands_look_on_the_cluster_where_it_listens_and_bring_their_files_the
         f"webhdfs://{hdfs.authority}/eps/cache/"
     )
     (state.parent / "mine.py").write_text("code")
-    with pytest.raises(ConfigError, match=r"model is in .*mine\.py, but a service on YARN has no file of this host"):
+    with pytest.raises(ConfigError, match=r"mine\.py, .* this host"):
         travelling(args, {"job": {"model": f"{state.parent}/mine.py:Mine"}, "space": {}})
     assert travelling(argparse.Namespace(state=str(state.parent), scheduler=None), tables) == tables
 
