@@ -151,6 +151,13 @@ def test_a_deadline_says_what_was_waited_for(served: Served) -> None:
     release.set()
 
 
+def test_threads_that_wait_for_grpc_are_not_woken_ten_times_a_second() -> None:
+    """EPS sets a private number of gRPC for it, which another release may have elsewhere."""
+    waits: list[float] = []
+    grpc._common.wait(lambda timeout: waits.append(timeout), lambda: bool(waits))
+    assert waits == [10.0]
+
+
 def test_a_peer_that_is_not_there_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed_soon:
         address = Address("127.0.0.1", closed_soon.getsockname()[1])
