@@ -98,6 +98,8 @@ def array_files(settings: Mapping[str, Any], make_folder: Callable[[], Path]) ->
         column = labels if isinstance(labels, str) else None
         test = table_of(given["test"], given.pop("test_labels", column), "test", "test_labels", table.feature_names)
         _check_alike(table.X, test.X)
+    elif "test_labels" in arrays:
+        raise ConfigError(f"test_labels is an array, but test is {given.get('test')!r}: give both as arrays")
     folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=make_folder()))
     try:
         given["data"] = table.write(folder / "data.npz")

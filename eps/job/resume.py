@@ -126,9 +126,8 @@ def _prepare(
         )
     runtime = dataclasses.replace(before, start=start)
     # Only for the check: the job keeps the settings that the user gave.
-    sized = dataclasses.replace(
-        before.spec, workers=start.workers or before.spec.workers, servers=start.servers or before.spec.servers
-    )
+    spec = before.spec
+    sized = spec.with_settings(workers=start.workers or spec.workers, servers=start.servers or spec.servers)
     check_runtime(runtime)
     if check is not None:
         check(sized)
@@ -181,7 +180,7 @@ def _with_python(spec: JobSpec, python: str) -> JobSpec:
         raise ConfigError(
             f"python is {python!r}, but only containers on YARN have another one: the job is on {spec.on}"
         )
-    return dataclasses.replace(spec, python=python)
+    return spec.with_settings(python=python)
 
 
 def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:

@@ -68,7 +68,7 @@ def settings_here(args: argparse.Namespace) -> ServiceSettings:
         # Each job names its image, which is checked when the job starts.
         job_settings = container_settings(ClusterSpec(**size), args.on)
     elif size:
-        raise ConfigError(f"{next(iter(size))} needs containers: add --on docker or --on yarn")
+        raise ConfigError(f"{next(iter(size))} is only for containers: add --on docker or --on yarn")
     address = parse_address(args.listen) if args.listen else Address("", 0)
     return _settings(
         args,
