@@ -1,15 +1,18 @@
 """Arrays of NumPy and SciPy and frames of pandas as the data of a job: checked, and written as files of one format.
 
 A job reads its data from files, wherever it runs: so arrays are written once, beside the cache of prepared data sets,
-and removed when the job has read them.  A frame is anything with ``columns`` whose items are columns.
+and removed when the job has read them.  What a killed process has left there, the next one removes.  A frame is
+anything with ``columns`` whose items are columns.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,14 +101,45 @@ def array_files(settings: Mapping[str, Any], make_folder: Callable[[], Path]) ->
         column = labels if isinstance(labels, str) else None
         test = table_of(given["test"], given.pop("test_labels", column), "test", "test_labels", table.feature_names)
         _check_alike(table.X, test.X)
-    folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=make_folder()))
-    try:
+    with _own_folder(make_folder()) as folder:
         given["data"] = table.write(folder / "data.npz")
         if test is not None:
             given["test"] = test.write(folder / "test.npz")
         yield given
+
+
+def is_array_file(text: str) -> bool:
+    """Return whether this is the path of a file of :func:`array_files`."""
+    return Path(text).parent.name.startswith(_FOLDER_PREFIX)
+
+
+@contextmanager
+def _own_folder(parent: Path) -> Iterator[Path]:
+    """Yield a new folder, which is removed at the end; first remove those of processes that no longer run."""
+    # A process holds the lock of its folder as long as it lives.  The lock of the parent keeps others from a folder
+    # that is not locked yet.
+    with _locked(parent):
+        for left in parent.glob(f"{_FOLDER_PREFIX}*"):
+            with suppress(OSError), _locked(left, fcntl.LOCK_NB):
+                shutil.rmtree(left)
+        folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=parent))
+        lock = os.open(folder, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+@contextmanager
+def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | flags)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _pair(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from eps.data.arrays import array_files, matrix_of
+from eps.data.arrays import array_files, is_array_file, matrix_of
 from eps.data.formats import load
 from eps.data.raw import RawData, find_classes
 from eps.errors import ConfigError, DataError
@@ -87,6 +87,17 @@ def test_files_are_their_users_and_go_with_the_job(home: Path) -> None:
             contents.add(b"".join(path.read_bytes() for path in paths))
         assert not list(home.iterdir())
     assert len(contents) == 1
+
+
+def test_files_of_a_killed_process_are_removed_by_the_next(home: Path) -> None:
+    with array_files({"data": X, "labels": Y}, lambda: home) as mine:
+        left = Path(mine["data"]).parent.with_name(".tmp-arrays-of-a-killed-one")
+        left.mkdir()
+        (left / "data.npz").touch()
+        with array_files({"data": X, "labels": Y}, lambda: home) as values:
+            assert Path(mine["data"]).exists() and Path(values["data"]).exists() and not left.exists()
+            assert is_array_file(mine["data"]) and not is_array_file("data.npz")
+    assert not list(home.iterdir())
 
 
 def test_settings_without_arrays_stay_as_they_are(home: Path) -> None:
