@@ -11,7 +11,7 @@ from eps.errors import ConfigError
 Task = Literal["binary", "multiclass", "regression"]
 
 TASKS = ("binary", "multiclass", "regression")
-FORMATS = ("auto", "libsvm", "csv", "dense", "npz", "npy", "idx", "text", "sklearn")
+FORMATS = ("auto", "libsvm", "csv", "dense", "npz", "npy", "idx", "text", "ratings", "sklearn")
 NORMALIZATIONS = ("none", "l2", "standard", "tfidf", "binary")
 INDEX_BASES = ("auto", "0", "1")
 #: ``test`` with this prefix takes the last rows of the file: ``last:5000``.
@@ -69,6 +69,8 @@ class DataSettings:
         _check_choice("format", self.format, FORMATS)
         _check_choice("normalize", self.normalize, NORMALIZATIONS)
         _check_choice("index base", self.index_base, INDEX_BASES)
+        if self.format == "ratings" and self.normalize != "none":
+            raise ConfigError(f"normalize is {self.normalize!r}, but ratings are not normalised: leave it out")
         if self.num_splits < 1:
             raise ConfigError(f"splits is {self.num_splits}, but must be at least 1")
         if not 0 <= self.seed < 2**63:

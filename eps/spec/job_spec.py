@@ -67,10 +67,11 @@ class JobSpec:
 
     # What is trained.
     model: str = _option(
-        "logistic", "svm, logistic, linear, lasso, ridge, robust, softmax, dnn or path.py:Class", metavar="NAME"
+        "logistic", "svm, logistic, linear, lasso, ridge, robust, softmax, dnn, mf or path.py:Class", metavar="NAME"
     )
     hidden: str = _option("128", "dnn: sizes of the hidden layers, as in 128,64", metavar="N,N")
     huber_delta: float = _option(1.0, "robust: residuals beyond this count linearly")
+    rank: int = _option(0, "mf: factors of each user and item; 0 takes 16")
     model_options: str = _option("", "options of a user's own model as JSON, as in '{\"rank\": 8}'", metavar="JSON")
     intercept: bool = _option(True, "train an intercept; it is never penalised")
     # On what.
@@ -89,7 +90,7 @@ class JobSpec:
     fold: int = _option(-1, "train only this fold of --folds, counted from 0", group="data")
     format: str = _option(
         "auto",
-        "auto, libsvm, csv, dense, npz, npy, idx, text (n-grams) or sklearn",
+        "auto, libsvm, csv, dense, npz, npy, idx, text (n-grams), ratings (user, item, rating) or sklearn",
         group="data",
         metavar="NAME",
     )
@@ -342,7 +343,7 @@ class JobSpec:
             ("splits", 1, MOST_PIECES), ("iterations", 1, MOST_ITERATIONS), ("workers", 1, MOST_MEMBERS),
             ("servers", 1, MOST_MEMBERS), ("partitions", 0, MOST_PIECES), ("features", 0, MOST_NUMBER),
             ("folds", 0, MOST_PIECES), ("eval_every", 0, MOST_NUMBER), ("keep", 1, MOST_NUMBER),
-            ("max_containers", 0, MOST_NUMBER), ("seed", 0, MOST_NUMBER),
+            ("max_containers", 0, MOST_NUMBER), ("seed", 0, MOST_NUMBER), ("rank", 0, MOST_NUMBER),
         ):  # fmt: skip
             value = getattr(self, name)
             if not value >= least:

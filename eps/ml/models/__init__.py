@@ -12,6 +12,7 @@ from eps.errors import ConfigError
 from eps.ml.models.base import TASKS, Model, Task, encode_labels
 from eps.ml.models.dnn import Dnn
 from eps.ml.models.linear import Lasso, Linear, LinearModel, Logistic, Ridge, Robust, Svm
+from eps.ml.models.mf import Mf
 from eps.ml.models.softmax import Softmax
 
 __all__ = ["MODELS", "LinearModel", "Model", "Task", "encode_labels", "load_model"]
@@ -21,6 +22,7 @@ MODELS: dict[str, type[Model]] = {
     "lasso": Lasso,
     "linear": Linear,
     "logistic": Logistic,
+    "mf": Mf,
     "ridge": Ridge,
     "robust": Robust,
     "softmax": Softmax,
