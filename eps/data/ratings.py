@@ -166,7 +166,7 @@ def _chosen(
     if columns and len(columns) != 2:
         raise DataError(f"{name}: columns are {', '.join(columns)}, but must be two: of users and of items")
     if width < (2 if optional else 3):
-        raise DataError(f"{name}: {width} cells in a line: must be user, item and rating (set the delimiter?)")
+        raise DataError(f"{name}: {width} columns: must be at least user, item and rating; set the delimiter")
     user, item, rating = (None if header is None else _place(header, what) for what in range(3))
     if user is None or item is None or user == item:
         user, item = 0, 1
@@ -232,7 +232,7 @@ def _slow(
         if not (user and item and rating):
             problem = f"a user, an item or a rating is missing: the first line has {width} cells"
         elif not is_number(rating) or not math.isfinite(float(rating)):
-            problem = f"rating {rating} must be a finite number"
+            problem = f"rating {rating} must be a finite number: lines are user, item and rating"
         else:
             users.append(user)
             items.append(item)

@@ -70,7 +70,7 @@ def test_ids_may_be_any_text_and_columns_be_chosen(tmp_path: Path) -> None:
         ("1,2,3\n1,,3\n", {}, DataError, r"ratings:2: 1,,3: a user, an item or a rating is missing"),
         ("1 2 3\n1 2 x\n", {}, DataError, "ratings:2: 1 2 x: rating x must be a finite number"),
         ("1 2 3\n1 2 nan\n", {}, DataError, "rating nan must be a finite number"),
-        ("1 2\n", {}, DataError, "2 cells in a line: must be user, item and rating"),
+        ("1 2\n", {}, DataError, "2 columns: must be at least user, item and rating"),
         ("user,item,when\n1,2,3\n", {}, DataError, "no column of ratings among user, item, when: set the label"),
         ("1 2 3\n", {"columns": ["0"]}, DataError, "columns are 0, but must be two: of users and of items"),
         ("1 2 3\n", {"columns": ["0", "2"], "label_column": "2"}, DataError, "columns 0, 2 and 2 are .*: must differ"),
