@@ -54,6 +54,17 @@ def test_lost_answer_is_asked_again_with_the_same_request_id(fake: FakeJob) -> N
     assert len({request.request_id for request in asked}) == 1 and asked[0].request_id
 
 
+def test_cancel_without_a_number_aborts_what_was_requested_not_a_plan_of_the_job_itself(fake: FakeJob) -> None:
+    own = change_of(1, "prepared", operation="follow", asked_by="job")
+    fake.master.status = status_of(plan=own)
+    with Job.find("fake") as job:
+        with pytest.raises(PlanError, match=r"no pending change to cancel; plan 1 is the job's own"):
+            job.cancel()
+        fake.master.status = status_of(plan=own, queued=[change_of(2, "queued")])
+        assert job.cancel() == 2 and job.cancel(1) == 1
+        assert repr(job) == f"<Job 'fake' in {fake.dir.path}>"
+
+
 def test_call_that_meets_a_dead_master_waits_for_the_next_one_and_says_so(
     fake: FakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -76,6 +76,15 @@ def test_another_number_of_features_than_asked_for_is_refused() -> None:
         parse_table(b"1,2,3\n", "f", features=5)
 
 
+def test_where_the_label_is_read_is_said_where_a_feature_is_no_number() -> None:
+    with pytest.raises(DataError, match=r"column kind must be a number: .*; the label is column b \(see --label-col"):
+        parse_table(b"kind,a,b\nno,1,2\n", "f")
+    with pytest.raises(DataError, match=r"column 0 must be a number: .*; the label is column 2 \(as in the training"):
+        parse_table(b"no,1,2\n", "f", features=2, labels_optional=True)
+    with pytest.raises(DataError, match="f: 2 columns, but the model takes 4 features, with or without the label"):
+        parse_table(b"1,2\n", "f", features=4, labels_optional=True)
+
+
 def test_rows_to_predict_may_lack_the_label_column() -> None:
     unnamed = parse_table(b"1,2\n3,4\n", "f", features=2, labels_optional=True)
     named = parse_table(b"rooms\n3\n", "f", label_column="price", columns=("rooms",), labels_optional=True)
