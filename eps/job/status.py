@@ -228,14 +228,15 @@ def earlier_of(directory: JobDir, former: Record) -> dict[str, Any]:
     """Return what the record of a resumed job keeps of its earlier runs: the latest changes, sums of checkpoints."""
     found = _with_earlier(status_of(directory, former), former.earlier)
     changes = [*found.get("earlier_changes", ()), *found["changes"]][-MOST_EARLIER:]
-    checkpoints = {name: value for name, value in found["checkpoints"].items() if name in (*_SUMS, "latest_clock")}
+    kept = (*_SUMS, "latest_clock")
+    checkpoints = {name: value for name, value in found.get("checkpoints", {}).items() if name in kept}
     return {"changes": changes, "checkpoints": checkpoints} if changes or any(checkpoints.values()) else {}
 
 
 def _with_earlier(status: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     if not earlier:
         return status
-    before, now = earlier["checkpoints"], status["checkpoints"]
+    before, now = earlier["checkpoints"], status.get("checkpoints", {})
     checkpoints = {"error": "", **before, **now, **{name: before.get(name, 0) + now.get(name, 0) for name in _SUMS}}
     if checkpoints.get("latest_clock") is None:
         checkpoints["latest_clock"] = before.get("latest_clock")
