@@ -45,6 +45,7 @@ from eps.spec.results import check_results, copy_result, deliver_results
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir, cache_dir, find_job, job_dir, list_jobs
 from eps.storage.locations import location
+from eps.system.interrupt import telling
 from eps.system.nearest import did_you_mean
 from eps.system.waits import wait_for
 
@@ -757,8 +758,12 @@ def run(**settings: Any) -> dict[str, Any]:
     StorageError
         It finished, and its results cannot be fetched from its cluster, or not be written.
     """
-    with _array_files(settings) as values:
-        return _run(RunRequest.from_values(values))
+    try:
+        with _array_files(settings) as values:
+            return _run(RunRequest.from_values(values))
+    except KeyboardInterrupt as error:
+        # Without the traceback of the wait in here, which tells the user nothing.
+        raise error.with_traceback(None) from None
 
 
 def _array_files(settings: dict[str, Any]) -> AbstractContextManager[dict[str, Any]]:
@@ -781,7 +786,8 @@ def _run(request: RunRequest) -> dict[str, Any]:
     if submit is not None:
         return submit(request)
     with Job.start_request(request) as job:
-        report = job.wait()
+        with telling(f"{job.name}: interrupted, and ended; eps resume {job.name} continues it"):
+            report = job.wait()
         deliver_results(job.directory, request)
     if report["state"] != "finished":
         raise TrainingError(f"job {job.name!r} {report['state']}: {report.get('reason') or 'no reason given'}")

@@ -33,6 +33,9 @@ class TrainedModel:
         self._model = exported.make_model(code)
         self._task = self._model.task_for(self._model.chosen)
 
+    def __repr__(self) -> str:
+        return f"<TrainedModel {self.name} of {self.num_features} features>"
+
     @property
     def name(self) -> str:
         """The name of the model: ``softmax``, or ``path.py:Class``."""
