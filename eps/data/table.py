@@ -12,11 +12,14 @@ import numpy as np
 
 from eps.data.raw import Float64Array, RawData, check_width, labels_from_strings, to_matrix
 from eps.errors import ConfigError, DataError
+from eps.system.nearest import did_you_mean
 
 #: Names of the label column if ``label_column`` is "auto".
 LABEL_NAMES = ("label", "class", "target", "y")
 _DELIMITERS = ",;\t|"
 _SHOWN_CHARACTERS = 60
+#: Most names of columns in a message.
+MOST_NAMES = 20
 
 
 def parse_table(
@@ -177,8 +180,10 @@ def _column_number(wanted: str, header: list[str] | None, width: int, what: str,
     try:
         number = int(wanted)
     except ValueError:
-        known = ", ".join(header) if header else "none: the file has no header"
-        raise ConfigError(f"{name}: {what} {wanted!r} is not a column: names are {known}") from None
+        more = f" and {len(header) - MOST_NAMES} more" if header and len(header) > MOST_NAMES else ""
+        known = ", ".join(header[:MOST_NAMES]) + more if header else "none: the file has no header"
+        near = did_you_mean(wanted, header or ())
+        raise ConfigError(f"{name}: {what} {wanted!r} is not a column: names are {known}{near}") from None
     if not -width <= number < width:
         raise ConfigError(f"{name}: {what} {number} does not exist: must be in {-width} .. {width - 1}")
     return number % width

@@ -94,7 +94,9 @@ def change_title(change: Mapping[str, Any]) -> str:
 
 
 def asked_text(change: Mapping[str, Any]) -> str:
-    """Return a change as ``--at`` takes it: ``add-workers=2``, ``workers=+2,servers=-1``."""
+    """Return a change as ``--at`` takes it: ``add-workers=2``, ``workers=+2,servers=-1``; or ``followers``."""
+    if change["operation"] == Operation.FOLLOW:
+        return "followers"
     is_scale = change["operation"] == Operation.SCALE
     return str(change["asked"]) if is_scale else f"{change['operation']}={change['asked']}"
 

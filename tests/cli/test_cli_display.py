@@ -13,7 +13,9 @@ from eps.job.display import (
     ChangeNews,
     PlainDisplay,
     TerminalDisplay,
+    asked_text,
     bytes_text,
+    changes_table,
     list_text,
     number_text,
     plain_line,
@@ -188,6 +190,11 @@ def test_what_a_job_that_starts_waits_for_is_told_once_in_a_pipe_however_long_it
     assert stream.getvalue() == f"fake: starting: {waits.format(2)}\n"
     starting = status_of(state="starting", reason=waits.format(65))
     assert waits.format(65) in status_text(starting) and waits.format(65) in progress_line(starting)
+
+
+def test_a_change_that_the_job_asks_for_itself_is_named_by_what_it_gives() -> None:
+    change = change_of(operation="follow", asked=1)
+    assert asked_text(change) == "followers" and "follow=1" not in changes_table([change])
 
 
 def test_status_says_which_loss_is_which() -> None:

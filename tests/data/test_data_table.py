@@ -60,6 +60,7 @@ def test_what_cannot_be_used_is_named(content: bytes, message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"label_column": "prise"}, r"names are rooms, sea, view, price; did you mean price\?"),
         ({"label_column": "cost"}, "label column 'cost' is not a column: names are rooms, sea, view, price"),
         ({"columns": ("7",)}, "column 7 does not exist: must be in -3 .. 2"),
         ({"columns": ("price",), "label_column": "price"}, "both the label and a feature"),
