@@ -507,9 +507,10 @@ def status_text(status: Status, *, resumable: bool = False) -> str:
     lines += [f"  {text}" for text in loss_texts(status)]
     if resumable:
         lines.append(f"  {how_to_resume(status['name'], status['reason'])}")
-    for when, key in (("before the job was resumed", "earlier_changes"), ("so far", "changes")):
+    live = status["state"] in LIVE_STATES
+    for when, key in ((" before the job was resumed", "earlier_changes"), (" so far" if live else "", "changes")):
         if changes := status.get(key):
-            lines.append(f"  changes {when}:")
+            lines.append(f"  changes{when}:")
             lines += [f"    {change_title(change)}: {change_outcome(change)}" for change in changes]
     return "\n".join(lines)
 

@@ -70,7 +70,6 @@ def report_of(scheduler: LiveScheduler, sweep: str, spec: Spec | None = None) ->
         waiting={trial_id: seen.waiting[job_id] for trial_id, job_id in last.items() if job_id in seen.waiting},
         metric=metric,
         attempts=attempts,
-        tests={trial_id: _test_metrics(jobs[job_id]) for trial_id, job_id in last.items()},
         leaked=seen.leaked,
         sweep=sweep,
         began_s=scheduler.registry.opened_s.get(sweep, 0.0),
@@ -93,11 +92,6 @@ def _look_at(scheduler: LiveScheduler, sweep: str) -> _Seen:
 
 def _losses(jobs: Iterable[Submission]) -> dict[str, float]:
     return {each.job_id: each.loss for each in jobs if each.loss is not None}
-
-
-def _test_metrics(job: Submission) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = (job.report or {}).get("metrics", {}).get("test", {})
-    return found
 
 
 def _with_past(seen: _Seen, look_ups: LookUps, sweep: str) -> _Seen:

@@ -34,7 +34,6 @@ def report(
     waiting: Mapping[str, str] | None = None,
     metric: str = "loss",
     attempts: Mapping[str, Sequence[str]] | None = None,
-    tests: Mapping[str, Mapping[str, Any]] | None = None,
     sweep: str = "",
     began_s: float = 0.0,
     spec: Spec | None = None,
@@ -61,8 +60,6 @@ def report(
         Name of the metric of early feedback and losses.
     attempts : mapping, optional
         Trial -> its jobs; the first has the trial's id.  A trial that is missing here has one job.
-    tests : mapping, optional
-        Trial -> its final metrics of the test data, where they are known.
     sweep : str
         Report only this sweep of a scheduler with several; empty: all.
     began_s : float
@@ -70,7 +67,7 @@ def report(
     spec : Spec, optional
         The sweep's settings, to include in the report.
     """
-    names, waiting, attempts, tests = names or {}, waiting or {}, attempts or {}, tests or {}
+    names, waiting, attempts = names or {}, waiting or {}, attempts or {}
     others = {job_id for jobs in attempts.values() for job_id in jobs[1:]}
     records = {
         job_id: _since(trial, began_s)
@@ -100,7 +97,6 @@ def report(
             {
                 **_trial(trial, losses, points, waiting),
                 "name": names.get(trial.job_id, ""),
-                "test": dict(tests.get(trial.job_id, {})),
                 "attempts": [_attempt(job) for job in tried[trial.job_id]],
             }
             for trial in trials

@@ -160,4 +160,4 @@ def test_status_after_a_resume_has_the_changes_and_checkpoints_of_the_runs_befor
     assert main(["status", "a9a"]) == EXIT_OK
     told = capsys.readouterr().out
     assert "checkpoints: 6 complete, 0 skipped, 2 failed, latest of clock 30" in told
-    assert told.index("changes before the job was resumed:") < told.index("changes so far:")
+    assert told.index("changes before the job was resumed:") < told.index("  changes:")
