@@ -16,7 +16,7 @@ from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo, is_complete, open_dataset
 from eps.errors import ConfigError, DataError, JobExistsError, PlanError, StorageError
 from eps.job.launch import PreparedJob, check_runtime, data_settings
-from eps.job.status import RUNS, check_unfinished
+from eps.job.status import RUNS, check_unfinished, earlier_of
 from eps.net.security.certificates import make_certificates
 from eps.net.security.credentials import Security, TlsFiles
 from eps.spec.job_spec import JobSpec
@@ -146,6 +146,7 @@ def _prepare(
             runtime=runtime.to_values(),
             results=former.results,
             yarn=YarnPart(application=former.yarn.application, claim=former.yarn.claim),
+            earlier=earlier_of(directory, former),
             former=former,
         )
         write_record(directory.job_json, record)

@@ -101,6 +101,7 @@ def test_what_a_scheduler_could_not_start_is_refused():
         (("{ loguniform = [1e-4, 1] }", "{ uniform = [1, 0] }"), "uniform goes from 1 to 0, but must go upwards"),
         (("{ loguniform = [1e-4, 1] }", "{ uniform = [1] }"), "uniform takes 2 numbers"),
         (("{ loguniform = [1e-4, 1] }", "0.1"), "space.learning_rate is 0.1, but must be a table with one of"),
+        (("{ loguniform = [1e-4, 1] }", "{ loguniforn = [1e-4, 1] }"), "did you mean loguniform"),
         (("{ choice = [0, 1e-4] }", "{ choice = [] }"), "space.l2 has nothing to choose from"),
         (("l2 =", "momentun ="), "'momentun' is not a setting of eps run, .* did you mean momentum"),
         (("workers = 2", "l2 = 0.1"), r"l2 is in \[space\] and in \[job\]"),
