@@ -161,7 +161,9 @@ class Inbox:
                 self._changed.wait(left_s)
 
 
-def asked(owner: threading.Thread, put: Callable[[Question], None], question: Callable[[], _T], timeout_s: float) -> _T:
+def ask_owner(
+    owner: threading.Thread, put: Callable[[Question], None], question: Callable[[], _T], timeout_s: float
+) -> _T:
     """Return what a question finds out on the thread that owns what it looks at; raises what it raises.
 
     Parameters

@@ -40,7 +40,7 @@ from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Role
 from hscheduler.live import job_state
-from hscheduler.live.job_state import Action, JobState, Reading, Seat
+from hscheduler.live.job_state import Action, HistoryReader, JobState, Seat
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ _PAUSE_S = 0.02
 BeforeEnd = Callable[[str, Phase], None]
 
 
-def nothing(name: str, phase: Phase) -> None:
+def do_nothing(name: str, phase: Phase) -> None:
     """Leave what a job has brought where it is."""
 
 
@@ -78,7 +78,7 @@ class Launch:
     spare: SpareSupervisor | None = None
     #: Called before its end is said: leaves what it has brought where that outlives this process.  A job that
     #: finished has failed where this raises.
-    before_end: BeforeEnd = nothing
+    before_end: BeforeEnd = do_nothing
 
     def start(self, places: Mapping[Role, Sequence[str]], *, again: bool) -> Job:
         """Start the job from its seed; ``again`` where there may be what is left of a start that was cut short."""
@@ -150,7 +150,7 @@ class LiveJob:
         #: Its own report, once it has ended.
         self.report: dict[str, Any] | None = None
         self._launch, self._say, self._restart_s = launch, say, restart_s
-        self._state = JobState(job_id, launch.name, Reading(job_id, metric, feedback_iteration))
+        self._state = JobState(job_id, launch.name, HistoryReader(job_id, metric, feedback_iteration))
         self._end_timeout_s = END_TIMEOUT_S if launch.spec.on == "local" else END_ELSEWHERE_TIMEOUT_S
         self._news: SimpleQueue[_News | None] = SimpleQueue()
         self._job: Job | None = None
@@ -173,7 +173,7 @@ class LiveJob:
         """
         self._news.put((number, order))
 
-    def go_on(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
+    def restore(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
         """Take up a job that another process may have started; before any order.
 
         Parameters
@@ -187,7 +187,7 @@ class LiveJob:
         has_started : bool
             It is known to have started; else an order to start it follows.
         """
-        self._news.put(partial(self._state.go_on, iteration, seats, has_feedback, has_started))
+        self._news.put(partial(self._state.restore, iteration, seats, has_feedback, has_started))
 
     @property
     def is_alive(self) -> bool:
@@ -302,8 +302,8 @@ class LiveJob:
             match action:
                 case job_state.Start():
                     self._start(action)
-                case job_state.TakeUp():
-                    self._take_up(action)
+                case job_state.Attach():
+                    self._attach(action)
                 case job_state.Kill(why):
                     self._kill(why)
                 case job_state.Answer():
@@ -311,7 +311,7 @@ class LiveJob:
                 case _:
                     self._change(action)
         except Exception as error:
-            if isinstance(action, job_state.TakeUp):
+            if isinstance(action, job_state.Attach):
                 self._give_up(f"it cannot go on: {_told(error)}")
             else:
                 self._give_up(f"{_name_of(action)} failed: {type(error).__name__}: {error}")
@@ -333,22 +333,22 @@ class LiveJob:
             else:
                 self._job = launch.start(start.places, again=start.may_be_there)
         except EpsError as error:
-            self._tell(self._state.not_begun(f"it could not be started: {error}"))
+            self._tell(self._state.start_failed(f"it could not be started: {error}"))
             return
         self._begin(start, is_resumed=start.resumes and not is_there)
 
-    def _take_up(self, take_up: job_state.TakeUp) -> None:
+    def _attach(self, attach: job_state.Attach) -> None:
         found = Job.find(self.name)
         is_lost = not found.running and end_of(found) is None
         if is_lost:
             # Without a word, with the machine, say.
             found.close()
-            found = self._launch.resume(take_up.places)
+            found = self._launch.resume(attach.places)
         self._job = found
-        self._begin(take_up, is_resumed=is_lost)
+        self._begin(attach, is_resumed=is_lost)
 
-    def _begin(self, start: job_state.Start | job_state.TakeUp, *, is_resumed: bool) -> None:
-        self._tell(self._state.begun(start, is_resumed=is_resumed))
+    def _begin(self, start: job_state.Start | job_state.Attach, *, is_resumed: bool) -> None:
+        self._tell(self._state.started(start, is_resumed=is_resumed))
         after_clock = self._state.reading.seen_clock
         self._watcher = threading.Thread(
             target=self._watch, args=(after_clock,), name=f"watch {self.name}", daemon=True

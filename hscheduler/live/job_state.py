@@ -163,13 +163,13 @@ class Standstill:
         #: Both, as they were when the part of the job began that runs.
         self._part: tuple[float | None, float | None] = None, None
 
-    def told(self, restarts: bool, now_s: float) -> None:
+    def stop_ordered(self, restarts: bool, now_s: float) -> None:
         """Note an order to end, for a restart or for good."""
         self._told_s = now_s if restarts else None
         if self._since_s is None:
             self._since_s = self._told_s
 
-    def begun(self) -> None:
+    def attempt_started(self) -> None:
         """Note that a part of the job begins: its news end what was before it, and not what it is told itself."""
         self._part = self._since_s, self._told_s
 
@@ -185,7 +185,7 @@ class Standstill:
             # It was told to start again meanwhile, or to end.
             self._since_s = None if self._told_s is None else now_s
 
-    def told_before_s(self, now_s: float) -> float | None:
+    def since_stop_s(self, now_s: float) -> float | None:
         """Return how long ago the job was told to start again, which it has not; None if it was not."""
         return None if self._told_s is None else now_s - self._told_s
 
@@ -196,7 +196,7 @@ class Standstill:
         self._since_s = self._told_s = None
 
 
-class Reading:
+class HistoryReader:
     """What of a job's history was seen, and what that says.
 
     Parameters
@@ -215,13 +215,13 @@ class Reading:
         #: When the last clock ended that was seen of this part of the job; NaN before the first.
         self._seen_s = math.nan
 
-    def go_on(self, iteration: int, has_feedback: bool) -> None:
+    def restore(self, iteration: int, has_feedback: bool) -> None:
         """Go on where another process was."""
         self.has_feedback = has_feedback
         # Of the rest nobody was told.
         self.seen_clock = iteration - 1 if has_feedback else -1
 
-    def begun(self) -> None:
+    def attempt_started(self) -> None:
         """Note that a part of the job begins."""
         self._seen_s = math.nan
 
@@ -280,7 +280,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class TakeUp:
+class Attach:
     """Watch a job that another process has started; where it was lost, have it go on in these containers."""
 
     places: Mapping[Role, Sequence[str]]
@@ -322,7 +322,7 @@ class Answer:
     """Answer the order that is carried out: there is nothing to ask the job for."""
 
 
-Action = Start | TakeUp | Ask | Look | Cancel | Kill | Answer
+Action = Start | Attach | Ask | Look | Cancel | Kill | Answer
 
 
 class Stage(Enum):
@@ -501,10 +501,10 @@ class JobState:
         In the sweep.
     name : str
         Of the job under ``EPS_HOME``.
-    reading : Reading
+    reading : HistoryReader
     """
 
-    def __init__(self, job_id: str, name: str, reading: Reading) -> None:
+    def __init__(self, job_id: str, name: str, reading: HistoryReader) -> None:
         self._job_id = job_id
         self.reading = reading
         self.places = Places()
@@ -531,9 +531,9 @@ class JobState:
 
     # ---- orders
 
-    def go_on(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
-        """Take up a job that another process may have started; see :meth:`hscheduler.live.job.LiveJob.go_on`."""
-        self.reading.go_on(iteration, has_feedback)
+    def restore(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
+        """Take up a job that another process may have started; see :meth:`hscheduler.live.job.LiveJob.restore`."""
+        self.reading.restore(iteration, has_feedback)
         self.resize.last_clock = iteration
         self.places.set(seats)
         self._may_be_there = True
@@ -546,7 +546,7 @@ class JobState:
             self._orders.append((number, order))
         elif self.stage is not Stage.IDLE or self._is_to_start():
             self._why = order.why
-            self._standstill.told(order.restarts, now_s)
+            self._standstill.stop_ordered(order.restarts, now_s)
 
     def end(self, why: str) -> None:
         """Have the job end, where it is there or is about to be."""
@@ -574,7 +574,7 @@ class JobState:
             match order:
                 case None:
                     by_role, _ = self.places.by_role([place for place, _ in self.places.items()])
-                    return TakeUp({role: by_role.get(role, []) for role in (Role.WORKER, Role.SERVER)})
+                    return Attach({role: by_role.get(role, []) for role in (Role.WORKER, Role.SERVER)})
                 case e.StartJob(_, containers, resumes):
                     by_role = _by_role(containers)
                     places = {role: by_role.get(role, []) for role in (Role.WORKER, Role.SERVER)}
@@ -594,17 +594,17 @@ class JobState:
 
     # ---- what became of actions
 
-    def begun(self, start: Start | TakeUp, *, is_resumed: bool) -> list[e.Event]:
+    def started(self, start: Start | Attach, *, is_resumed: bool) -> list[e.Event]:
         """Note that the job was started, or found; return what is to be said."""
         self.stage, self._has_iterated, self._gave_up = Stage.WAITS, False, False
         self._may_be_there = False
-        self.reading.begun()
-        self._standstill.begun()
+        self.reading.attempt_started()
+        self._standstill.attempt_started()
         if is_resumed or (isinstance(start, Start) and start.resumes):
             self.places.set({})
             self._unplaced = start.places
             return []
-        if isinstance(start, TakeUp):
+        if isinstance(start, Attach):
             return []
         self.places.set(
             {
@@ -615,7 +615,7 @@ class JobState:
         )
         return [e.MembersFound(self._job_id, self.places.items())]
 
-    def not_begun(self, why: str) -> list[e.Event]:
+    def start_failed(self, why: str) -> list[e.Event]:
         """Note that the job could not be started."""
         self._why = ""
         return [e.JobEnded(self._job_id, Phase.FAILED, why)]
@@ -651,16 +651,16 @@ class JobState:
         """Have a job end of which something unforeseen was found; return what is to be said where it is not there."""
         self.resize.drop()
         if self.stage is Stage.IDLE:
-            return self.not_begun(why)
+            return self.start_failed(why)
         self._why, self._gave_up = self._why or why, True
         return []
 
     def waits_s(self, report: Mapping[str, Any], restart_s: float, now_s: float) -> float:
         """Return how long the end of a job is not said yet, that is to start again."""
-        told_before_s = self._standstill.told_before_s(now_s)
-        if told_before_s is None or report["state"] != "killed":
+        since_stop_s = self._standstill.since_stop_s(now_s)
+        if since_stop_s is None or report["state"] != "killed":
             return 0.0
-        return max(0.0, restart_s - told_before_s)
+        return max(0.0, restart_s - since_stop_s)
 
     def ended(self, report: Mapping[str, Any], now_s: float) -> list[e.Event]:
         """Take the last report of the job, or of a part of it."""
@@ -678,12 +678,12 @@ class JobState:
 
     def lost(self, why: str, now_s: float) -> list[e.Event]:
         """Note that the job cannot be watched, and was killed."""
-        is_wanted = self._why and not self._gave_up and self._standstill.told_before_s(now_s) is None
+        is_wanted = self._why and not self._gave_up and self._standstill.since_stop_s(now_s) is None
         phase = Phase.KILLED if is_wanted else Phase.FAILED
         return self._end(phase, self._why or why, None, None, now_s)
 
     def _end(self, phase: Phase, why: str, feedback: float | None, loss: float | None, now_s: float) -> list[e.Event]:
-        if phase is not Phase.KILLED or self._standstill.told_before_s(now_s) is None:
+        if phase is not Phase.KILLED or self._standstill.since_stop_s(now_s) is None:
             self._standstill.over(now_s)
         self.stage, self._why = Stage.IDLE, ""
         self.resize.drop()

@@ -40,7 +40,7 @@ DURABLE = e.JobSubmitted | e.SweepOpened | e.SweepClosed | e.CancelAsked
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def boot() -> str:
+def boot_id() -> str:
     """Return which start of the machine this is; empty where that cannot be known."""
     try:
         return _BOOT.read_text().strip()
@@ -48,7 +48,7 @@ def boot() -> str:
         return ""
 
 
-def beginning_s(of_boot: str, began_s: float, last_s: float) -> float:
+def start_time_s(of_boot: str, began_s: float, last_s: float) -> float:
     """Return when a scheduler began, on this machine's monotonic clock, which nobody sets.
 
     Between two starts of one machine that clock goes on, whichever process looks at it, so the time during which no
@@ -66,7 +66,7 @@ def beginning_s(of_boot: str, began_s: float, last_s: float) -> float:
         The latest time after its beginning that is known: it never goes back behind that.
     """
     latest_s = time.monotonic() - last_s
-    return min(began_s, latest_s) if of_boot and of_boot == boot() else latest_s
+    return min(began_s, latest_s) if of_boot and of_boot == boot_id() else latest_s
 
 
 def check_writable(beside: Mapping[str, Any], what: str) -> None:
@@ -83,7 +83,7 @@ def check_writable(beside: Mapping[str, Any], what: str) -> None:
         raise ConfigError(f"{what} must be JSON: {error}") from None
 
 
-def told_values(header: Header) -> dict[str, str]:
+def option_values(header: Header) -> dict[str, str]:
     """Return what a scheduler is, as whoever starts one says it."""
     found = {name: repr(value) for name, value in vars(header).items() if name not in ("nodes", "job_settings")}
     sizes = Counter(f"of {vcores} vcores and {memory_mb}MiB" for vcores, memory_mb in header.nodes.values())
@@ -96,12 +96,12 @@ def told_values(header: Header) -> dict[str, str]:
     return found
 
 
-def told_differences(begun: Header, asked: Header) -> str:
+def describe_differences(begun: Header, asked: Header) -> str:
     """Return in what a scheduler differs from what its record was begun with.
 
     What whoever starts one has no word for, such as the names of its nodes, is told as it is written there.
     """
-    was, now = told_values(begun), told_values(asked)
+    was, now = option_values(begun), option_values(asked)
     if was == now:
         was, now = ({name: repr(value) for name, value in vars(header).items()} for header in (begun, asked))
     return ", ".join(f"{name} {was[name]} (not {now[name]})" for name in was if now[name] != was[name])
@@ -145,7 +145,7 @@ class Recorder:
         asked = dataclasses.replace(header, tag=self.header.tag, boot=self.header.boot, began_s=self.header.began_s)
         if asked != self.header:
             record.close()
-            told = told_differences(self.header, asked)
+            told = describe_differences(self.header, asked)
             raise ConfigError(f"{record.where} was begun with {told}: go on with that, or with another directory")
 
     def recover(
@@ -192,9 +192,9 @@ class Recorder:
             # Code of another version may fail in any way.
             told = f"{where} cannot be taken: {type(error).__name__}: {error}"
             raise StorageError(f"{self._record.where}: {told}") from error
-        self._is_of_another_boot = self.header.boot != boot()
-        began_s = beginning_s(self.header.boot, self.header.began_s, registry.timeline.end_s)
-        self.header = dataclasses.replace(self.header, boot=boot(), began_s=began_s)
+        self._is_of_another_boot = self.header.boot != boot_id()
+        began_s = start_time_s(self.header.boot, self.header.began_s, registry.timeline.end_s)
+        self.header = dataclasses.replace(self.header, boot=boot_id(), began_s=began_s)
         return registry
 
     def append(self, entry: Entry) -> None:

@@ -23,7 +23,7 @@ from hscheduler.core.state import Scheduler
 from hscheduler.core.timeline import DecisionRecord, Timeline, TrialRecord
 from hscheduler.live.submission import Submission, trial_of
 from hscheduler.record.api import Entry
-from hscheduler.record.rows import Decided, EndedJob, Rows
+from hscheduler.record.ended_jobs import Decided, EndedJob, Rows
 
 #: Jobs that are over and have not left.
 LATEST_OVER = 100

@@ -31,13 +31,13 @@ from hscheduler.core.jobs import Phase
 from hscheduler.core.outstanding import Numbered
 from hscheduler.core.resources import Resources
 from hscheduler.core.state import Scheduler
-from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, asked
-from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, Launch, LiveJob, nothing
+from hscheduler.live.inbox import ANSWER_TIMEOUT_S, Inbox, ask_owner
+from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, Launch, LiveJob, do_nothing
+from hscheduler.live.job_results import deliver_results
 from hscheduler.live.job_state import Seat
-from hscheduler.live.on_yarn import check_place
-from hscheduler.live.recorder import Recorder, boot, check_writable
+from hscheduler.live.placement import check_place
+from hscheduler.live.recorder import Recorder, boot_id, check_writable
 from hscheduler.live.registry import LookUps, Registry
-from hscheduler.live.results import deliver_results
 from hscheduler.live.submission import Submission
 from hscheduler.policies import POLICIES
 from hscheduler.record.api import TIME_DIGITS, Entry, Header, SchedulerRecord
@@ -129,14 +129,14 @@ class Fleet:
         self._spare = SpareSupervisor()
         self._closed = self._leaves = False
 
-    def take_up(self, registry: Registry, job_id: str) -> None:
+    def restore(self, registry: Registry, job_id: str) -> None:
         """Go on with a job that was started, or was about to be, before this process was."""
         job, outstanding = registry.state.jobs[job_id], registry.outstanding
         live = self._jobs[job_id] = self._live(registry, registry.submissions[job_id])
         # Containers that it has released since the last MembersFound belong to other jobs.
         roles = {container.container_id: container.role for container in registry.state.ledger.of_job(job_id)}
         seats = {place: Seat(name, roles[place]) for place, name in job.members.items() if place in roles}
-        live.go_on(job.iteration, seats, job.feedback is not None, outstanding.has_started(job_id))
+        live.restore(job.iteration, seats, job.feedback is not None, outstanding.has_started(job_id))
         for number, order in outstanding.of(job_id):
             live.obey(number, order)
 
@@ -155,7 +155,7 @@ class Fleet:
                 # Of one that is left the order stands in the record, for the next scheduler.
                 self._say(e.JobEnded(job_id, Phase.KILLED, ENDS))
 
-    def bring_report(self, submission: Submission) -> None:
+    def copy_report(self, submission: Submission) -> None:
         """Give a job's own report to who submitted it, where it has ended."""
         live = self._jobs.get(submission.job_id)
         if live is not None and not self._is_recorded:
@@ -273,7 +273,7 @@ class Loop:
                 break
         # Whoever waits for them finds out that nobody will tell.
         for submission in list(self._registry.submissions.values()):
-            submission.let_go()
+            submission.wake_waiters()
 
     def _step(self, event: e.Event) -> None:
         registry, state = self._registry, self._registry.state
@@ -289,7 +289,7 @@ class Loop:
             else:
                 self._recorder.append(entry)
         if isinstance(event, e.JobEnded):
-            self._fleet.bring_report(registry.submissions[event.job_id])
+            self._fleet.copy_report(registry.submissions[event.job_id])
         commands, orders = registry.take(entry)
         for command in commands:
             if isinstance(command, e.JobOver):
@@ -319,7 +319,7 @@ class LiveScheduler:
     record : SchedulerRecord, optional
         Where it goes on, or begins; its jobs are detached then, and outlive this process.
     observer : Observer, optional
-    takes_up : bool
+    attaches : bool
         Go on with the jobs of the record; else it is only looked at, and nothing is to be submitted.
     before_end : callable, optional
         Called on a thread of each job before its end is said, as of :class:`~hscheduler.live.job.Launch`.
@@ -339,8 +339,8 @@ class LiveScheduler:
         on_event: OnEvent | None = None,
         record: SchedulerRecord | None = None,
         observer: Observer | None = None,
-        takes_up: bool = True,
-        before_end: BeforeEnd = nothing,
+        attaches: bool = True,
+        before_end: BeforeEnd = do_nothing,
     ) -> None:
         self.settings = settings
         #: Has what changed of the cluster told before it returns; None where the nodes are simulated.
@@ -355,7 +355,7 @@ class LiveScheduler:
         self.registry = Registry(Scheduler(nodes, policy, settings.seed, settings.threshold))
         if record is not None:
             sizes = {node: [capacity.vcores, capacity.memory_mb] for node, capacity in nodes.items()}
-            header = Header(nodes=sizes, tag=self._tag, boot=boot(), began_s=self._began_s, **vars(settings))
+            header = Header(nodes=sizes, tag=self._tag, boot=boot_id(), began_s=self._began_s, **vars(settings))
             recorder = Recorder(record, header, self._events.answer)
             self._tag = recorder.header.tag
 
@@ -372,12 +372,12 @@ class LiveScheduler:
         #: What is known of jobs.
         self.look_ups = LookUps(self.registry, None if record is None else record.rows)
         self._recorder = recorder
-        self._fleet = Fleet(settings, self._tag, record is not None, self._hear, before_end)
+        self._fleet = Fleet(settings, self._tag, record is not None, self._on_job_event, before_end)
         self._loop = Loop(self.registry, self._fleet, self._events, self.now_s, recorder, observer, on_event)
-        if takes_up:
+        if attaches:
             self._loop.compact()
             for job_id in self.registry.outstanding.there():
-                self._fleet.take_up(self.registry, job_id)
+                self._fleet.restore(self.registry, job_id)
         self._loop.thread.start()
 
     @property
@@ -537,7 +537,7 @@ class LiveScheduler:
         DeadlineError
             It is not answered within :data:`~hscheduler.live.inbox.ANSWER_TIMEOUT_S` seconds.
         """
-        return asked(self._loop.thread, self._events.put, question, ANSWER_TIMEOUT_S)
+        return ask_owner(self._loop.thread, self._events.put, question, ANSWER_TIMEOUT_S)
 
     def leaked(self) -> int:
         """Return how many containers are held; 0 when all jobs are over."""
@@ -591,7 +591,7 @@ class LiveScheduler:
         if self._recorder is not None:
             self._recorder.check_room()
 
-    def _hear(self, event: e.Event) -> None:
+    def _on_job_event(self, event: e.Event) -> None:
         """Take what a job says, on a thread of the job."""
         look = self.look_at_cluster
         if isinstance(event, e.ContainersGone) and event.why and look is not None:

@@ -40,7 +40,7 @@ class Submission:
     loss: float | None = None
     #: Its metric at the feedback iteration, where it came so far.
     feedback: float | None = None
-    #: The job's own report, where it ran and ended; see :func:`hscheduler.live.results.own_report`.
+    #: The job's own report, where it ran and ended; see :func:`hscheduler.live.job_results.own_report`.
     report: dict[str, Any] | None = None
     #: Whether its processes were up once.
     has_started: bool = False
@@ -63,9 +63,9 @@ class Submission:
     def end(self, phase: Phase) -> None:
         """Note how it ended, and let go of who waits for that."""
         self.phase = phase
-        self.let_go()
+        self.wake_waiters()
 
-    def let_go(self) -> None:
+    def wake_waiters(self) -> None:
         """Let go of who waits for it: nobody will tell how it ends."""
         self._over.set()
 
@@ -104,7 +104,7 @@ class Submission:
         return {"name": self.name, "spec": json.loads(self.spec.to_json()), "point": dict(self.point)}
 
 
-def worth_another(submission: Submission) -> bool:
+def is_retryable(submission: Submission) -> bool:
     """Return whether a job failed in a way that another one of the same settings may not.
 
     That is one that ran and did not diverge: what cannot be started, or asks for more than there is, will do so again;
@@ -134,7 +134,7 @@ def trial_of(job_id: str, find: Callable[[str], Submission | None]) -> str:
     if first is None or trial_of(trial, find) != trial:
         return job_id
     others = (find(attempt_id(trial, attempt)) for attempt in range(2, int(number) + 2))
-    return trial if all(other is not None and _is_again(first, other) for other in others) else job_id
+    return trial if all(other is not None and _is_retry(first, other) for other in others) else job_id
 
 
 def attempts_of(submissions: Iterable[Submission]) -> dict[str, list[str]]:
@@ -150,12 +150,12 @@ def attempts_of(submissions: Iterable[Submission]) -> dict[str, list[str]]:
             continue
         found[job_id] = [job_id]
         while (again := known.get(attempt_id(job_id, len(found[job_id]) + 1))) is not None:
-            if not _is_again(first, again):
+            if not _is_retry(first, again):
                 break
             found[job_id].append(again.job_id)
             others.add(again.job_id)
     return found
 
 
-def _is_again(first: Submission, other: Submission) -> bool:
+def _is_retry(first: Submission, other: Submission) -> bool:
     return (other.sweep, other.spec, other.point) == (first.sweep, first.spec, first.point)

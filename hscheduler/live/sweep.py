@@ -20,7 +20,7 @@ from hscheduler.core.state import Scheduler
 from hscheduler.live.points import Points, points_of
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings, OnEvent
-from hscheduler.live.submission import Submission, attempt_id, worth_another
+from hscheduler.live.submission import Submission, attempt_id, is_retryable
 from hscheduler.simulator.workload import Arrival
 from hscheduler.spec import Spec, request_of
 
@@ -55,9 +55,9 @@ class _Trial:
     job_id: str
     spec: JobSpec
     attempts: list[Submission] = field(default_factory=list)
-    is_told: bool = False
+    is_reported: bool = False
     #: The latest of them: it took longer than a trial may, or no more of the sweep is wanted.
-    is_told_to_end: bool = False
+    is_cancelled: bool = False
 
 
 class Sweep:
@@ -135,7 +135,7 @@ class Sweep:
         RuntimeError
             The scheduler ended.
         """
-        self._go_on(scheduler)
+        self._restore_trials(scheduler)
         self.scheduler = scheduler
         began_s = scheduler.registry.opened_s.get(self._name, 0.0)
         due_s = next(self._arrivals)
@@ -150,9 +150,9 @@ class Sweep:
                 self._most = len(self._trials)
                 self._end_all(scheduler)
             for trial in self._trials:
-                if not trial.is_told:
+                if not trial.is_reported:
                     self._look_at(trial, scheduler)
-            over = sum(trial.is_told for trial in self._trials)
+            over = sum(trial.is_reported for trial in self._trials)
             if over >= self._most:
                 return
             left_s = _LOOK_S
@@ -167,11 +167,11 @@ class Sweep:
     def _end_all(self, scheduler: LiveScheduler) -> None:
         for trial in self._trials:
             submission = trial.attempts[-1]
-            if not submission.is_over and not trial.is_told_to_end:
-                trial.is_told_to_end = True
+            if not submission.is_over and not trial.is_cancelled:
+                trial.is_cancelled = True
                 scheduler.cancel(submission.job_id, scheduler.registry.closed[self._name])
 
-    def _go_on(self, scheduler: LiveScheduler) -> None:
+    def _restore_trials(self, scheduler: LiveScheduler) -> None:
         """Find the trials of this sweep that the scheduler knows from before it was started again."""
         found = {each.job_id: each for each in scheduler.look_ups.submissions(self._name)}
         while (job_id := trial_id(self._name, len(self._trials) + 1)) in found:
@@ -242,7 +242,7 @@ class Sweep:
             e.JobSubmitted(request), trial.spec, self.points[trial.job_id]
         )
         trial.attempts.append(submission)
-        trial.is_told_to_end = False
+        trial.is_cancelled = False
 
     def _look_at(self, trial: _Trial, scheduler: LiveScheduler) -> None:
         """Tell what has become of a trial, or try it again; end one that takes too long."""
@@ -251,19 +251,19 @@ class Sweep:
             record = scheduler.registry.timeline.trials.get(submission.job_id)
             started_s = None if record is None else record.started_s
             is_too_long = limit_s and started_s is not None and scheduler.now_s() > started_s + limit_s
-            if is_too_long and not trial.is_told_to_end:
-                trial.is_told_to_end = True
+            if is_too_long and not trial.is_cancelled:
+                trial.is_cancelled = True
                 scheduler.cancel(submission.job_id, f"it took longer than {limit_s:g} s (trial_timeout_s)")
-        elif self._worth_another(trial, scheduler):
+        elif self._is_to_retry(trial, scheduler):
             self._try(trial, scheduler)
         else:
-            trial.is_told = True
+            trial.is_reported = True
             killed = submission.is_stopped and submission.phase is Phase.KILLED
             self._source.tell(trial.job_id, submission.feedback if killed else submission.loss, killed)
 
-    def _worth_another(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
+    def _is_to_retry(self, trial: _Trial, scheduler: LiveScheduler) -> bool:
         wanted = self._name not in scheduler.registry.closed and len(trial.attempts) <= self.spec.sweep.retries
-        return wanted and worth_another(trial.attempts[-1])
+        return wanted and is_retryable(trial.attempts[-1])
 
     def _take(self, now_s: float, event: e.Event, commands: list[e.Command]) -> None:
         if self._on_event is not None:

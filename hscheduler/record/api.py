@@ -23,7 +23,7 @@ from eps._version import __version__
 from eps.errors import StorageError
 from hscheduler.core import events as e
 from hscheduler.core.codec import FORMAT, decoded, encoded
-from hscheduler.record.rows import Decided, EndedJob, Rows
+from hscheduler.record.ended_jobs import Decided, EndedJob, Rows
 
 #: Of seconds: microseconds, as the scheduler itself counts them.
 TIME_DIGITS = 6

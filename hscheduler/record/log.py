@@ -17,7 +17,7 @@ from eps.storage.shared_log import LogStorage, SharedLog
 from eps.storage.wal import Replay
 from hscheduler.core.codec import FORMAT
 from hscheduler.record.api import Entry, Header, check_format, entry_of, entry_text
-from hscheduler.record.rows import TABLES, Database, Decided, EndedJob, Rows
+from hscheduler.record.ended_jobs import TABLES, Database, Decided, EndedJob, Rows
 
 
 class LogRecord:

@@ -16,7 +16,7 @@ from eps._version import __version__
 from eps.errors import StorageError
 from hscheduler.core.codec import FORMAT
 from hscheduler.record.api import Entry, Header, check_format, entry_of, entry_text
-from hscheduler.record.rows import TABLES, Database, Decided, EndedJob, Rows
+from hscheduler.record.ended_jobs import TABLES, Database, Decided, EndedJob, Rows
 
 #: The columns of the first stay as they are, whatever the format: who forgets a record reads its header.
 _TABLES = """

@@ -102,8 +102,8 @@ def yarn(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run
     monkeypatch.setattr("hscheduler.runners.environment_configuration", lambda: conf)
     monkeypatch.setattr("hscheduler.runners.YarnClient", lambda conf: found)
     monkeypatch.setattr("eps.job.yarn.sweeps.YarnClient", lambda conf: found)
-    monkeypatch.setattr("hscheduler.live.on_yarn.environment_configuration", lambda: conf)
-    monkeypatch.setattr("hscheduler.live.on_yarn.YarnClient", lambda conf: found)
+    monkeypatch.setattr("hscheduler.live.placement.environment_configuration", lambda: conf)
+    monkeypatch.setattr("hscheduler.live.placement.YarnClient", lambda conf: found)
     monkeypatch.setattr("hscheduler.runners.check_sweep", lambda spec: None)
     # What --resume reads again.
     (tmp_path / "core-site.xml").write_text("<configuration/>")

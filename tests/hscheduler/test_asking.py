@@ -15,7 +15,7 @@ from eps.spec.job_spec import JobSpec
 from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.timeline import Timeline
-from hscheduler.live.inbox import asked
+from hscheduler.live.inbox import ask_owner
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.service.observer import NewsBoard
 from hscheduler.service.server import SchedulerService
@@ -39,7 +39,7 @@ class Owner:
             task()
 
     def ask(self, question: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
-        return asked(self.thread, self.tasks.put, question, timeout_s)
+        return ask_owner(self.thread, self.tasks.put, question, timeout_s)
 
     def end(self) -> None:
         self.tasks.put(None)

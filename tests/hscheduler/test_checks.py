@@ -18,7 +18,7 @@ from hscheduler.core.resources import Resources
 from hscheduler.live import checks
 from hscheduler.live.checks import check_sweep
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
-from hscheduler.live.submission import Submission, worth_another
+from hscheduler.live.submission import Submission, is_retryable
 from hscheduler.live.sweep import Sweep
 from hscheduler.reports.news import failures
 from hscheduler.service.sweeps import Sweeps
@@ -253,7 +253,7 @@ def test_a_metric_that_a_job_lacks_is_no_reason_to_try_again() -> None:
     for told, is_worth in ((why, False), ("training diverged at clock 3", False), ("worker-1 was lost", True)):
         trial = Submission("trial-1", "sweep", "name", JobSpec(), why=told, has_started=True)
         trial.end(Phase.FAILED)
-        assert worth_another(trial) is is_worth, told
+        assert is_retryable(trial) is is_worth, told
 
 
 def test_nobodys_log_is_shown_for_a_metric_that_a_job_lacks() -> None:

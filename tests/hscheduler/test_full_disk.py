@@ -17,7 +17,7 @@ from hscheduler.core.jobs import Phase
 from hscheduler.live import recorder
 from hscheduler.live.inbox import Inbox
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
-from hscheduler.record.rows import Database
+from hscheduler.record.ended_jobs import Database
 from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir

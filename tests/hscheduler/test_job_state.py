@@ -12,7 +12,7 @@ from eps.core.reconfig import Operation
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.outstanding import Outstanding
-from hscheduler.live.job_state import Answer, Ask, Cancel, JobState, Kill, Look, Reading, Stage, Start, TakeUp
+from hscheduler.live.job_state import Answer, Ask, Attach, Cancel, HistoryReader, JobState, Kill, Look, Stage, Start
 from tests.hscheduler.live_job_world import containers
 
 START = e.StartJob("a", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False)
@@ -24,7 +24,7 @@ class Shell:
     """Carries out the actions of a state on a job that does what a lot says."""
 
     def __init__(self, lot: Random) -> None:
-        self.state = JobState("a", "name", Reading("a", "loss", 10))
+        self.state = JobState("a", "name", HistoryReader("a", "loss", 10))
         self.lot = lot
         self.now_s = 0.0
         self.said: list[e.Event] = []
@@ -42,16 +42,16 @@ class Shell:
         """Carry out the next action, if any; return it."""
         action, state = self.state.next_action(), self.state
         match action:
-            case Start() | TakeUp():
+            case Start() | Attach():
                 self.is_killed = False
                 if isinstance(action, Start) and self.lot.random() < 0.1:
-                    self.say(state.not_begun("no room"))
+                    self.say(state.start_failed("no room"))
                 else:
                     resumes = isinstance(action, Start) and action.resumes
                     self.members = [
                         f"{role}-{k + 1}" for role, there in action.places.items() for k in range(len(there))
                     ]
-                    self.say(state.begun(action, is_resumed=resumes))
+                    self.say(state.started(action, is_resumed=resumes))
             case Ask(operation):
                 if self.lot.random() < 0.2:
                     self.say(state.resize.refused("no"))

@@ -21,7 +21,7 @@ from hscheduler.core.resources import Resources, Role
 from hscheduler.live import recorder
 from hscheduler.live import scheduler as live
 from hscheduler.live.job_state import Seat
-from hscheduler.live.on_yarn import container_settings
+from hscheduler.live.placement import container_settings
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.policies.placing import start_if_it_fits
 from hscheduler.record.api import Entry
@@ -213,7 +213,7 @@ def test_time_counts_while_no_scheduler_is_there_unless_the_machine_was_not_eith
     at_s, which = [1000.0], ["one"]
     monkeypatch.setattr(time, "monotonic", lambda: at_s[0])
     for module in (live, recorder):
-        monkeypatch.setattr(module, "boot", lambda: which[0])
+        monkeypatch.setattr(module, "boot_id", lambda: which[0])
     scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
     at_s[0] += 30.0
     scheduler.open_sweep(e.SweepOpened("s"))
@@ -233,7 +233,7 @@ def test_time_counts_while_no_scheduler_is_there_unless_the_machine_was_not_eith
 
 def replayed(directory: Path) -> LiveScheduler:
     """Return what a record of one node's scheduler leads to."""
-    scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(directory), takes_up=False)
+    scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(directory), attaches=False)
     scheduler.close(leave=True)
     return scheduler
 
@@ -334,7 +334,7 @@ def test_who_was_where_is_known_of_what_is_held_only(tmp_path: Path, monkeypatch
         return FakeLive(world, job_id, say)
 
     monkeypatch.setattr(live, "LiveJob", fake)
-    monkeypatch.setattr(FakeLive, "go_on", lambda self, iteration, members, *rest: found.append(members))
+    monkeypatch.setattr(FakeLive, "restore", lambda self, iteration, members, *rest: found.append(members))
     scheduler = one(tmp_path)
     scheduler.submit(e.JobSubmitted(request("a")), JobSpec())
     scheduler.settle(TIMEOUT_S)

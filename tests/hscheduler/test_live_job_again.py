@@ -39,7 +39,7 @@ def test_an_order_has_one_identity_whoever_carries_it_out(watched: Watched) -> N
 
 def test_a_running_job_is_taken_up_where_it_is(watched: Watched) -> None:
     watched.fake.tell("running", *entries(20, 2, 1.0))
-    watched.job.go_on(20, SEATS, has_feedback=True, has_started=True)
+    watched.job.restore(20, SEATS, has_feedback=True, has_started=True)
     watched.obey(e.ShrinkJob("a", ("c2",)), number=9)
     said = [watched.said.get(timeout=TIMEOUT_S) for _ in range(3)]
     assert {type(event) for event in said} == {e.JobStarted, e.Iterated, e.ContainersGone}
@@ -49,7 +49,7 @@ def test_a_running_job_is_taken_up_where_it_is(watched: Watched) -> None:
 
 def test_without_early_feedback_its_history_is_read_again(watched: Watched) -> None:
     watched.fake.tell("running", *entries(0, 12, 1.0))
-    watched.job.go_on(12, SEATS, has_feedback=False, has_started=True)
+    watched.job.restore(12, SEATS, has_feedback=False, has_started=True)
     watched.next(e.JobStarted)
     watched.next(e.Iterated)
     assert watched.next(e.FeedbackGiven).value == 1.0
@@ -58,7 +58,7 @@ def test_without_early_feedback_its_history_is_read_again(watched: Watched) -> N
 
 def test_a_start_that_was_carried_out_is_not_repeated(watched: Watched) -> None:
     watched.fake.tell("running")
-    watched.job.go_on(0, {}, has_feedback=False, has_started=False)
+    watched.job.restore(0, {}, has_feedback=False, has_started=False)
     watched.obey(START, number=1)
     watched.next(e.JobStarted)
     watched.obey(e.ShrinkJob("a", ("c2",)))
@@ -68,7 +68,7 @@ def test_a_start_that_was_carried_out_is_not_repeated(watched: Watched) -> None:
 
 def test_a_start_that_was_not_is(watched: Watched) -> None:
     watched.fake.is_missing = True
-    watched.job.go_on(0, {}, has_feedback=False, has_started=False)
+    watched.job.restore(0, {}, has_feedback=False, has_started=False)
     watched.obey(START, number=1)
     watched.next(e.JobStarted)
     (request,) = watched.fake.started
@@ -90,7 +90,7 @@ def test_a_job_that_ended_meanwhile_says_how(watched: Watched) -> None:
     watched.fake.running, watched.fake.outcome = False, {"state": "finished"}
     watched.fake.report["history"] = entries(0, 12, 1.0)
     watched.fake.finish()
-    watched.job.go_on(5, SEATS, has_feedback=True, has_started=True)
+    watched.job.restore(5, SEATS, has_feedback=True, has_started=True)
     assert watched.next(e.Iterated).iteration == 12
     ended = watched.next(e.JobEnded)
     assert ended.phase is Phase.FINISHED and ended.loss == 1.0
@@ -100,7 +100,7 @@ def test_a_job_that_ended_meanwhile_says_how(watched: Watched) -> None:
 def test_a_job_that_was_lost_without_a_word_goes_on_at_its_size(watched: Watched) -> None:
     watched.fake.running, watched.fake.outcome = False, {}
     watched.fake.names = ["worker-7", "worker-8", "server-3"]
-    watched.job.go_on(5, SEATS, has_feedback=True, has_started=True)
+    watched.job.restore(5, SEATS, has_feedback=True, has_started=True)
     watched.next(e.JobStarted)
     watched.obey(e.ShrinkJob("a", ("c2",)))
     watched.next(e.ContainersGone)
@@ -135,7 +135,7 @@ def test_what_was_started_again_and_has_ended_since_is_not_started_once_more(wat
     watched.fake.report["state"] = state
     if state != "killed":
         watched.fake.finish()
-    watched.job.go_on(5, {}, has_feedback=True, has_started=False)
+    watched.job.restore(5, {}, has_feedback=True, has_started=False)
     watched.obey(AGAIN, number=4)
     if state == "killed":
         # As it was told to before it was to be started again.
@@ -166,7 +166,7 @@ def test_something_unforeseen_when_a_job_is_taken_up_is_said(watched: Watched, m
         raise ZeroDivisionError("of all things")
 
     monkeypatch.setattr(live.Job, "find", find)
-    watched.job.go_on(5, SEATS, has_feedback=True, has_started=True)
+    watched.job.restore(5, SEATS, has_feedback=True, has_started=True)
     ended = watched.next(e.JobEnded)
     assert ended.phase is Phase.FAILED and ended.why == "it cannot go on: ZeroDivisionError: of all things"
 
@@ -179,7 +179,7 @@ def test_a_job_that_was_started_again_and_does_not_answer_is_ended_before_its_en
 
     watched.fake.running, watched.fake.outcome = False, {}
     monkeypatch.setattr(watched.fake, "watch", watch)
-    watched.job.go_on(5, SEATS, has_feedback=True, has_started=True)
+    watched.job.restore(5, SEATS, has_feedback=True, has_started=True)
     event = watched.next(e.JobEnded)
     assert event.phase is Phase.FAILED and event.why == "no answer"
     assert watched.fake.killed.is_set(), "its containers may be given away now"
@@ -201,7 +201,7 @@ def test_a_job_on_yarn_whose_master_does_not_answer_is_ended_and_its_containers_
     said: SimpleQueue[e.Event] = SimpleQueue()
     job = live.LiveJob("a", live.Launch("fake", JobSpec(workers=2, servers=1, on="yarn")), "loss", 10, said.put)
     there.kill_master()
-    job.go_on(0, SEATS, has_feedback=False, has_started=True)
+    job.restore(0, SEATS, has_feedback=False, has_started=True)
     try:
         while not isinstance(event := said.get(timeout=TIMEOUT_S), e.JobEnded):
             pass

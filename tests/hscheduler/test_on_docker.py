@@ -11,7 +11,7 @@ import hscheduler
 from eps.errors import ConfigError, ResourceError
 from hscheduler.cli import build_parser
 from hscheduler.cli.commands.serve import settings_here
-from hscheduler.live.on_yarn import placed
+from hscheduler.live.placement import placed
 from hscheduler.spec import ClusterSpec, Spec
 from tests.docker_host import no_engine
 from tests.fakes.docker_engine import FakeDockerEngine

@@ -12,7 +12,7 @@ from eps.errors import ConfigError, EpsError, ResourceError
 from eps.hadoop.conf import HadoopConf
 from eps.spec.job_spec import JobSpec
 from hscheduler.cli import build_parser
-from hscheduler.live.on_yarn import cluster_of, container_settings, placed
+from hscheduler.live.placement import cluster_of, container_settings, placed
 from hscheduler.live.scheduler import LiveSettings
 from hscheduler.record.api import Header
 from hscheduler.service.main import ServiceSettings
@@ -79,8 +79,8 @@ def test_a_sweep_of_this_host_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> No
 def yarn(monkeypatch: pytest.MonkeyPatch) -> TellingYarn:
     """Let YARN tell of nodes of 2048 MB and 4 cores at least."""
     found = TellingYarn()
-    monkeypatch.setattr("hscheduler.live.on_yarn.environment_configuration", HadoopConf)
-    monkeypatch.setattr("hscheduler.live.on_yarn.YarnClient", lambda conf: found)
+    monkeypatch.setattr("hscheduler.live.placement.environment_configuration", HadoopConf)
+    monkeypatch.setattr("hscheduler.live.placement.YarnClient", lambda conf: found)
     return found
 
 

@@ -28,8 +28,8 @@ from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import Submission
 from hscheduler.policies import POLICIES
 from hscheduler.record.api import TIME_DIGITS, Header, entry_of, entry_text
+from hscheduler.record.ended_jobs import Rows
 from hscheduler.record.log import LogRecord
-from hscheduler.record.rows import Rows
 from hscheduler.record.sqlite import SqliteRecord
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir

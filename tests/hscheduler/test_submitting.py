@@ -14,7 +14,7 @@ from eps.storage.jobdir import create_job_dir
 from hscheduler import cli
 from hscheduler.cli.commands import remote, sweep
 from hscheduler.core.jobs import Phase
-from hscheduler.live.results import deliver_results
+from hscheduler.live.job_results import deliver_results
 from hscheduler.live.submission import Submission
 from hscheduler.live.sweep import Sweep
 from hscheduler.spec import Spec

@@ -82,7 +82,7 @@ class FakeLive:
     def job(self) -> WorldJob:
         return self._world.jobs.setdefault(self._job_id, WorldJob())
 
-    def go_on(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
+    def restore(self, iteration: int, seats: Mapping[str, Seat], has_feedback: bool, has_started: bool) -> None:
         if has_started:
             self._take_up()
 

@@ -21,7 +21,7 @@ from eps.spec.job_spec import JobSpec
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir
 from eps.system.waits import wait_for
-from hscheduler.live.on_yarn import placed
+from hscheduler.live.placement import placed
 from hscheduler.live.sweep import Sweep
 from hscheduler.spec import Spec
 from tests.conftest import lacks, require

@@ -17,7 +17,7 @@ from eps.errors import ConfigError, JobNotFoundError, StorageError
 from eps.job.display import number_text, table
 from hscheduler.application.follow import ApplicationDir
 from hscheduler.cli.commands.common import client_of, report_path
-from hscheduler.live.results import export_best
+from hscheduler.live.job_results import export_best
 from hscheduler.page import write_page
 from hscheduler.reports.exporters import exporters
 from hscheduler.reports.report import point_text

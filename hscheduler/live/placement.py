@@ -110,14 +110,14 @@ def check_place(job: JobSpec, settings: Mapping[str, Any]) -> None:
     ConfigError
         It is one.
     """
-    if on_yarn({"on": job.on, **settings}) and shared_application.current() is None:
+    if runs_on_yarn({"on": job.on, **settings}) and shared_application.current() is None:
         raise ConfigError(
             "on is 'yarn', but the jobs of this scheduler run where it runs: start one on YARN by hscheduler serve "
             "--on yarn, or run a sweep there by hscheduler sweep --on yarn"
         )
 
 
-def on_yarn(settings: Mapping[str, Any]) -> bool:
+def runs_on_yarn(settings: Mapping[str, Any]) -> bool:
     """Return whether jobs of these settings run on YARN."""
     return str(settings.get("on", "local")) == "yarn"
 
