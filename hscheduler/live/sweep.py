@@ -25,23 +25,23 @@ from hscheduler.simulator.workload import Arrival
 from hscheduler.spec import Spec, request_of
 
 SWEEP = "sweep"
-#: How often the trials are looked at while nothing is said of them.
+#: Longest pause between checks of the trials, seconds.
 _LOOK_S = 1.0
 _TAKE_TIMEOUT_S = 30.0
 
 
 def trial_prefix(name: str) -> str:
-    """Return how the ids of a sweep's trials begin."""
+    """Return the common prefix of the ids of a sweep's trials."""
     return "trial-" if name == SWEEP else f"{name}-trial-"
 
 
 def trial_id(name: str, number: int) -> str:
-    """Return the id of a sweep's ``number``-th trial, counted from 1: also that of its first job."""
+    """Return the id of a sweep's ``number``-th trial, counted from 1, which is also the id of its first job."""
     return f"{trial_prefix(name)}{number}"
 
 
 def opened_of(spec: Spec, name: str) -> e.SweepOpened:
-    """Return what says how the jobs of a sweep's file are ranked."""
+    """Return the event that opens a sweep, by its file."""
     sweep = spec.sweep
     return e.SweepOpened(
         name, Direction(sweep.direction), sweep.threshold or None, sweep.metric, sweep.feedback_iteration
@@ -50,13 +50,13 @@ def opened_of(spec: Spec, name: str) -> e.SweepOpened:
 
 @dataclass
 class _Trial:
-    """A point, and the jobs that it was tried with."""
+    """A point, and the jobs that tried it."""
 
     job_id: str
     spec: JobSpec
     attempts: list[Submission] = field(default_factory=list)
     is_reported: bool = False
-    #: The latest of them: it took longer than a trial may, or no more of the sweep is wanted.
+    #: Whether the latest attempt was cancelled: it took too long, or the sweep was ended.
     is_cancelled: bool = False
 
 
@@ -68,7 +68,7 @@ class Sweep:
     spec : Spec
     policy : str
     on_event : callable, optional
-        Called after every event with the seconds since the sweep began, the event and what it brought about.
+        Called after every event with the seconds since the start, the event and the commands that followed from it.
     points : Points, optional
         By default those of the sweep's algorithm.
     name : str
@@ -77,7 +77,7 @@ class Sweep:
     Raises
     ------
     ConfigError
-        The algorithm needs something that is not installed.
+        The algorithm needs a package that is not installed.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Sweep:
         name: str = SWEEP,
     ) -> None:
         self.points: dict[str, dict[str, Any]] = {}
-        #: Job -> iterations that it is to do.
+        #: Job -> its number of iterations.
         self.iterations: dict[str, int] = {}
         #: Job -> the trial that it is an attempt of.
         self._trial_of: dict[str, str] = {}
@@ -97,19 +97,19 @@ class Sweep:
         self._name = name
         self._on_event = on_event
         self._source = points_of(spec) if points is None else points
-        # How its jobs are ranked it says when it is opened.
+        # The ranking of its jobs comes with the event that opens it.
         self._settings = LiveSettings(policy, spec.sweep.seed, restart_s=max(0.0, spec.sweep.kill_restart_s))
         self._arrivals = Arrival(spec.sweep.mean_gap_s()).times_s(Random(f"arrivals:{spec.sweep.seed}"))
         self._trials: list[_Trial] = []
         #: The jobs of all trials.
         self._jobs: dict[str, Submission] = {}
         self._most = spec.sweep.trials
-        #: Set whenever a job is over.
+        #: Set when a job is over.
         self._news = threading.Event()
         self.scheduler: LiveScheduler | None = None
 
     def run(self) -> dict[str, Any]:
-        """Run all points; return the report.  Jobs that are left by an interruption are ended.
+        """Run all points; return the report.  An interrupt ends the remaining jobs.
 
         Raises
         ------
@@ -125,10 +125,10 @@ class Sweep:
         return self.report()
 
     def feed(self, scheduler: LiveScheduler) -> None:
-        """Submit all points to a scheduler, in which the sweep is open; return when they are over.
+        """Submit all points to a scheduler in which the sweep is open; return when all trials are over.
 
-        Of a scheduler that was started again there may be trials of this sweep: they are gone on with.  Somebody has to
-        :meth:`wake` this whenever a job is over.
+        If the scheduler was restarted and has trials of this sweep, the sweep continues them.  The caller must
+        :meth:`wake` it whenever a job is over.
 
         Raises
         ------
@@ -146,7 +146,7 @@ class Sweep:
             self._news.clear()
             scheduler.check()
             if self._name in scheduler.registry.closed:
-                # No more of it is wanted, nor what was submitted while that was said.
+                # The sweep was ended; a trial may have been submitted at the same time.
                 self._most = len(self._trials)
                 self._end_all(scheduler)
             for trial in self._trials:
@@ -172,7 +172,7 @@ class Sweep:
                 scheduler.cancel(submission.job_id, scheduler.registry.closed[self._name])
 
     def _restore_trials(self, scheduler: LiveScheduler) -> None:
-        """Find the trials of this sweep that the scheduler knows from before it was started again."""
+        """Restore the trials that the scheduler knows from before its restart."""
         found = {each.job_id: each for each in scheduler.look_ups.submissions(self._name)}
         while (job_id := trial_id(self._name, len(self._trials) + 1)) in found:
             first = found[job_id]
@@ -186,27 +186,27 @@ class Sweep:
             self._trials.append(trial)
 
     def wake(self) -> None:
-        """Have the trials looked at."""
+        """Check the trials now."""
         self._news.set()
 
     def report(self) -> dict[str, Any]:
-        """Return the report as of now; from any thread.  Raises as :func:`report_of`."""
+        """Return the report at this moment; from any thread.  Raises as :func:`report_of`."""
         assert self.scheduler is not None
         return report_of(self.scheduler, self._name, self.spec)
 
     @property
     def state(self) -> Scheduler:
-        """The scheduler's state; only its own thread may look at it."""
+        """The scheduler's state; only its own thread may read it."""
         assert self.scheduler is not None
         return self.scheduler.state
 
     def name_of(self, job_id: str) -> str:
-        """Return a job's name under ``EPS_HOME``; empty where it is not known yet."""
+        """Return a job's name under ``EPS_HOME``; empty if it is not known yet."""
         submission = self._jobs.get(job_id)
         return "" if submission is None else submission.name
 
     def result_of(self, job_id: str) -> float | None:
-        """Return what a job ended with, by the sweep's metric; None before, and where it did not finish."""
+        """Return a job's final value of the sweep's metric; None unless it finished."""
         submission = self._jobs.get(job_id)
         return None if submission is None else submission.loss
 
@@ -245,7 +245,7 @@ class Sweep:
         trial.is_cancelled = False
 
     def _look_at(self, trial: _Trial, scheduler: LiveScheduler) -> None:
-        """Tell what has become of a trial, or try it again; end one that takes too long."""
+        """Report the result of a trial, retry it, or end it if it takes too long."""
         submission, limit_s = trial.attempts[-1], self.spec.sweep.trial_timeout_s
         if not submission.is_over:
             record = scheduler.registry.timeline.trials.get(submission.job_id)

@@ -74,9 +74,9 @@ def with_a_damaged_entry(directory: ServiceDir) -> None:
         (of_another_version, f"is in format 2-cafe, which eps {__version__} wrote; this is eps {__version__}"),
         (
             that_leads_elsewhere,
-            "7 orders had been given before SweepOpened at 1.000 s, but what stands there leads to 0",
+            "the record notes 7 orders before SweepOpened at 1.000 s, but its events lead to 0",
         ),
-        (that_cannot_be_taken, "JobStarted at 1.000 s cannot be taken: ValueError: unknown job ghost"),
+        (that_cannot_be_taken, "JobStarted at 1.000 s cannot be replayed: ValueError: unknown job ghost"),
         (with_a_damaged_entry, "an entry cannot be read: JSONDecodeError"),
     ),
 )
@@ -153,7 +153,7 @@ def test_the_command_line_can_forget(directory: ServiceDir, monkeypatch: pytest.
         cli.main(["serve", "--state", str(directory.path), "--forget"])
 
 
-# ---- what a record was begun with
+# ---- what a record was created with
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_the_command_line_can_forget(directory: ServiceDir, monkeypatch: pytest.
 def test_a_service_goes_on_with_what_it_was_begun_with(
     other: dict[str, Any], message: str, directory: ServiceDir
 ) -> None:
-    with pytest.raises(ConfigError, match=f"was begun with {message}"):
+    with pytest.raises(ConfigError, match=f"was created with {message}"):
         Service(directory, ServiceSettings(**other))
 
 

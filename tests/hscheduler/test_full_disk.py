@@ -85,7 +85,7 @@ def test_events_wait_while_the_disk_is_full_and_are_taken_when_it_is_not(
     setattr(disk, fault, True)
     scheduler.cancel("t1", "enough")
     disk.refuses_again()
-    with pytest.raises(ResourceError, match=r"disk is full.*jobs go on"):
+    with pytest.raises(ResourceError, match=r"disk is full.*running jobs continue"):
         scheduler.settle(TIMEOUT_S)
     with pytest.raises(ResourceError, match="ask again then"):
         scheduler.check_room()
@@ -130,7 +130,7 @@ def test_what_waits_does_not_become_more_and_more_and_nothing_is_lost_of_it(
     submission = scheduler.look_ups.submission("t1")
     assert submission is not None and submission.wait(TIMEOUT_S)
     scheduler.settle(TIMEOUT_S)
-    assert sum("events wait until it can be" in record.message for record in caplog.records) == 1
+    assert sum("events wait, and EPS retries" in record.message for record in caplog.records) == 1
     trial = scheduler.registry.timeline.trials["t1"]
     assert (submission.phase, submission.loss, trial.feedback, trial.iteration) == (Phase.FINISHED, 0.5, 0.25, 3_000)
     losses = [(iteration, loss) for _, iteration, loss in trial.curve.points()]

@@ -127,9 +127,9 @@ def record_of(directory: Path) -> SqliteRecord:
 
 def test_a_record_goes_on_with_what_it_was_begun_with(tmp_path: Path) -> None:
     LiveScheduler(nodes(2), LiveSettings("elastic"), record=record_of(tmp_path)).close()
-    with pytest.raises(ConfigError, match=r"was begun with policy 'elastic' \(not 'static'\): go on with that"):
+    with pytest.raises(ConfigError, match=r"was created with policy 'elastic' \(not 'static'\): use the same"):
         LiveScheduler(nodes(2), LiveSettings("static"), record=record_of(tmp_path))
-    with pytest.raises(ConfigError, match=r"begun with nodes 2 of \d+ vcores and \d+MiB \(not 3 of \d+ vcores and"):
+    with pytest.raises(ConfigError, match=r"created with nodes 2 of \d+ vcores and \d+MiB \(not 3 of \d+ vcores and"):
         LiveScheduler(nodes(3), LiveSettings("elastic"), record=record_of(tmp_path))
 
 
@@ -138,7 +138,7 @@ def test_a_record_says_by_which_flags_it_was_begun_with_containers_of_another_si
     small = LiveSettings("elastic", job_settings=container_settings(size, "docker"))
     LiveScheduler(nodes(2), small, record=record_of(tmp_path)).close()
     other = LiveSettings("elastic", job_settings=container_settings(ClusterSpec(), "docker"))
-    with pytest.raises(ConfigError, match=r"begun with --container-memory 512MiB \(not 4096MiB\): go on with that"):
+    with pytest.raises(ConfigError, match=r"created with --container-memory 512MiB \(not 4096MiB\): use the same"):
         LiveScheduler(nodes(2), other, record=record_of(tmp_path))
     told = (
         r"with --on docker \(not local\), --container-memory 512MiB \(not unset\), --container-vcores 1 \(not unset\):"
@@ -151,11 +151,11 @@ def test_what_a_record_was_begun_with_is_told_also_where_no_flag_says_it(tmp_pat
     here = LiveSettings("elastic", job_settings={"on": "docker", "image": "a"})
     LiveScheduler(nodes(1), here, record=record_of(tmp_path)).close()
     other = replace(here, job_settings={"on": "docker", "image": "b"})
-    told = r"begun with job_settings {'on': 'docker', 'image': 'a'} \(not {'on': 'docker', 'image': 'b'}\): go on"
+    told = r"created with job_settings {'on': 'docker', 'image': 'a'} \(not {'on': 'docker', 'image': 'b'}\): use"
     with pytest.raises(ConfigError, match=told):
         LiveScheduler(nodes(1), other, record=record_of(tmp_path))
     renamed = {f"{name}-renamed": capacity for name, capacity in nodes(1).items()}
-    with pytest.raises(ConfigError, match=r"begun with nodes {'node0': \[\d+, \d+\]} \(not {'node0-renamed': "):
+    with pytest.raises(ConfigError, match=r"created with nodes {'node0': \[\d+, \d+\]} \(not {'node0-renamed': "):
         LiveScheduler(renamed, here, record=record_of(tmp_path))
 
 
@@ -164,7 +164,7 @@ def test_a_record_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     record = record_of(tmp_path)
     record.append([Entry(1.0, e.NodeCame("more", Resources(1, 1024)), given=4)], durable=False)
     record.close()
-    with pytest.raises(StorageError, match=r"4 orders had been given before NodeCame .* leads to 0"):
+    with pytest.raises(StorageError, match=r"4 orders before NodeCame .* lead to 0"):
         LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
 
 
@@ -180,7 +180,7 @@ def test_a_record_that_leads_to_other_orders_is_refused(tmp_path: Path, monkeypa
         return Decision((replace(start, places=start.places[::-1]),), "as before") if start else Decision()
 
     monkeypatch.setitem(live.POLICIES, "elastic", of_another_version)
-    with pytest.raises(StorageError, match=r"1 orders had been given before .* leads to others"):
+    with pytest.raises(StorageError, match=r"1 orders before .* lead to other orders"):
         replayed(tmp_path)
 
 

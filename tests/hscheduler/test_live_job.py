@@ -325,4 +325,4 @@ def test_what_a_job_has_brought_is_left_before_its_end_is_said(
     assert told == [("sweep-a", Phase(outcome), True)]
     assert ended.phase is phase
     is_lost = outcome == "finished" and not is_left
-    assert ended.why == ("what it has brought is not left: no room" if is_lost else "its own")
+    assert ended.why == ("its results could not be saved: no room" if is_lost else "its own")

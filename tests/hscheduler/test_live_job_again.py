@@ -168,7 +168,7 @@ def test_something_unforeseen_when_a_job_is_taken_up_is_said(watched: Watched, m
     monkeypatch.setattr(live.Job, "find", find)
     watched.job.restore(5, SEATS, has_feedback=True, has_started=True)
     ended = watched.next(e.JobEnded)
-    assert ended.phase is Phase.FAILED and ended.why == "it cannot go on: ZeroDivisionError: of all things"
+    assert ended.phase is Phase.FAILED and ended.why == "it could not be resumed: ZeroDivisionError: of all things"
 
 
 def test_a_job_that_was_started_again_and_does_not_answer_is_ended_before_its_end_is_said(

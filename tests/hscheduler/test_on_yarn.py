@@ -53,7 +53,7 @@ def test_the_jobs_of_a_cluster_have_its_containers() -> None:
 @pytest.mark.parametrize(
     ("nodes", "kind", "reason"),
     [
-        ([], ResourceError, "no node that runs"),
+        ([], ResourceError, "no running node"),
         (
             [node(1, 500, 4)],
             ConfigError,

@@ -109,7 +109,7 @@ def test_a_simulated_sweep_has_no_model(
 ) -> None:
     path = written(tmp_path / "report.json", report)
     assert cli.main(["results", path, "--export-best", str(tmp_path / "model.npz")]) == 2
-    assert "is not a real job" in capsys.readouterr().err
+    assert "was simulated, so it has no model" in capsys.readouterr().err
     assert cli.main(["results", str(tmp_path / "none.json")]) == 2
     assert "there is no such file" in capsys.readouterr().err
 

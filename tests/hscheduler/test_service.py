@@ -98,7 +98,7 @@ def test_a_job_on_yarn_is_none_of_a_service_that_is_no_application(
             lambda: sweeps.run("a", {**TABLES, "job": wrong}),
             lambda: service.SubmitJob(pb.SubmitJobRequest(job_id="one", settings_json=json.dumps(wrong)), ANYBODY),
         ):
-            with pytest.raises(ConfigError, match="start one on YARN by hscheduler serve --on yarn"):
+            with pytest.raises(ConfigError, match="start one there with hscheduler serve --on yarn"):
                 submit()
         assert not scheduler.registry.tables and not scheduler.look_ups.submissions()
         place: Any = object()

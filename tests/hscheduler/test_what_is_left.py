@@ -91,8 +91,8 @@ def test_a_model_that_is_gone_is_told_with_where_it_would_be(
     path.write_text(json.dumps({**report, "trials": trials}))
     assert cli.main(["results", str(path), "--export-best", str(tmp_path / "model.npz")]) == 4
     told = capsys.readouterr().err
-    assert f"model is that of {best}, job 'sweep-0a1b2c-{best}', which is not under EPS_HOME ({tmp_path})" in told
-    assert "that was another home, or is gone" in told
+    assert f"model is that of {best}, but its job 'sweep-0a1b2c-{best}' is not under EPS_HOME ({tmp_path})" in told
+    assert "unless the job was deleted" in told
 
 
 @pytest.mark.parametrize("own_report", [False, True])

@@ -144,7 +144,7 @@ def test_what_a_job_says_it_lost_is_not_given_back_on_the_node_that_went_with_it
         scheduler.settle(TIMEOUT_S)
         cluster.machines = (machine(1), machine(2, "DECOMMISSIONING"))
         places = [c.container_id for c in scheduler.ask(lambda: scheduler.state.ledger.of_job("t1", Role.WORKER))][:3]
-        scheduler._hear(e.ContainersGone("t1", tuple(places), "its container is on node h2"))
+        scheduler._on_job_event(e.ContainersGone("t1", tuple(places), "its container is on node h2"))
         scheduler.settle(TIMEOUT_S)
         told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.timeline.decisions])
         assert told[1:] == [
