@@ -1,4 +1,4 @@
-"""A sweep as one application: what is brought to it, what it keeps for the next attempt, who may have containers."""
+"""A sweep as one application: its uploads, what it keeps for the next attempt, and its broker."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ servers = 1
 
 @pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[RemotePath]:
-    """Give a folder of the cluster's file system."""
+    """Return a folder of the cluster's file system."""
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "20")
     with FakeHdfs() as fake:
         yield RemotePath("webhdfs", fake.authority, "/cache")
 
 
-# ---- what is brought
+# ---- uploads
 
 
 def test_local_files_are_brought_once_and_named_by_where_they_are_then(cache: RemotePath, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_an_application_without_a_trial_that_finished_has_failed() -> None:
     assert outcome_of(report) == (0, "finished", "1 of 2 trials finished")
 
 
-# ---- who may have containers
+# ---- containers
 
 
 class FakeBroker:
@@ -314,11 +314,11 @@ def no_room(path: str) -> None:
     raise StorageError("no room")
 
 
-# ---- who follows it
+# ---- followers
 
 
 class FakeClient:
-    """YARN's word on one application, one after the other; the last one stays."""
+    """YARN's answers on one application, in order; the last one repeats."""
 
     def __init__(self, *words: Any) -> None:
         self.words = list(words)
@@ -434,7 +434,7 @@ def test_who_ends_it_has_yarn_end_it(tmp_path: Path) -> None:
 
 
 class AnsweringService:
-    """A service with a job that trains, and with one sweep all of whose jobs are over."""
+    """A service with a running job and a sweep whose jobs are all over."""
 
     def __init__(self, directory: ServiceDir, give_up_s: float) -> None:
         pass
@@ -466,7 +466,7 @@ def test_who_ends_it_has_what_its_service_knows_until_then(tmp_path: Path, monke
 def test_what_a_job_has_left_comes_to_a_directory_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     shared = LocalStorage(tmp_path / "shared")
-    # A master of the application was lost while it wrote the model.
+    # A crash of the application's master left a partial model.
     for name in ("report.json", "master.log", ".model.npz.0a1b2c3d4e5f.tmp", ".master.log.0a1b2c3d4e5f.tmp"):
         put(shared, f"{JOBS}/job-a/{RESULTS}/{name}", name.encode())
     found = fetch_job(shared, "job-a")

@@ -1,4 +1,4 @@
-"""``hscheduler sweep --on yarn`` over fakes: nothing runs that nobody knows of, and nothing is left."""
+"""``hscheduler sweep --on yarn`` over fakes: no application is lost track of, and no files are left."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ REPORT: dict[str, Any] = {
 
 
 class RunningSweep(Cluster):
-    """A YARN whose application leaves what a sweep leaves, and has ended then; or which says what a test has it say."""
+    """A YARN whose application leaves a sweep's results and has ended; or which answers as the test says."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(JobDir(home / "none"))
@@ -105,7 +105,7 @@ def yarn(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run
     monkeypatch.setattr("hscheduler.live.placement.environment_configuration", lambda: conf)
     monkeypatch.setattr("hscheduler.live.placement.YarnClient", lambda conf: found)
     monkeypatch.setattr("hscheduler.runners.check_sweep", lambda spec: None)
-    # What --resume reads again.
+    # The files that --resume reads.
     (tmp_path / "core-site.xml").write_text("<configuration/>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     (tmp_path / "sweep.toml").write_text(FILE.format(staging=f"webhdfs://{hdfs.authority}/eps"))
@@ -255,12 +255,12 @@ def test_what_a_sweep_that_yarn_has_forgotten_has_left_comes_here_and_stays_ther
 
 
 class KilledError(BaseException):
-    """The process has ended here, by kill -9."""
+    """Stands for kill -9 of this process."""
 
 
 @pytest.fixture
 def killed(yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Kill a sweep's client; return what the sweep is called."""
+    """Kill a sweep's client; return the sweep's name."""
     yarn.said = ["ACCEPTED", KilledError(), "FINISHED"]
     with pytest.raises(KilledError):
         sweep(tmp_path)

@@ -1,4 +1,4 @@
-"""The master of a sweep's application over a YARN without processes: attempts that follow each other."""
+"""The master of a sweep's application over a YARN without processes: consecutive attempts."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ END = (0, "finished", "1 of 1 trials finished")
 
 
 class KilledError(BaseException):
-    """The process has ended here."""
+    """Stands for the end of the process."""
 
 
 class HadoopOfNobody:
-    """A session with a Hadoop whose own configuration does not say it."""
+    """A session with a Hadoop without a configuration of its own."""
 
     def get(self, name: str) -> str:
         return ""
@@ -60,7 +60,7 @@ class HadoopOfNobody:
 
 
 class DeadlyStorage(SharedFolder):
-    """Its process ends when it is to remove something."""
+    """A storage on which a removal kills the process."""
 
     deadly = True
 
@@ -88,7 +88,7 @@ class Master:
 
 @pytest.fixture
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let every sweep end at once, and leave what one leaves; return the attempts that have run one."""
+    """Let every sweep end at once with its results; return the attempts that ran one."""
     found: list[str] = []
 
     class EndedAtOnce:

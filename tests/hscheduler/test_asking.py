@@ -1,4 +1,4 @@
-"""Who asks the thread that owns a state: the answer is of one moment, comes in time, and harms nobody else."""
+"""Questions to the thread that owns a state: answers are consistent, in time, and without side effects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMEOUT_S = 20.0
 
 
 class Owner:
-    """A thread that does what it is given until it is told to end."""
+    """A thread that calls functions until it is told to stop."""
 
     def __init__(self) -> None:
         self.tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -56,7 +56,7 @@ def owner() -> Iterator[Owner]:
 
 def test_a_question_is_asked_on_the_thread_that_owns_what_it_looks_at(owner: Owner) -> None:
     assert owner.ask(threading.current_thread) is owner.thread
-    # Also where somebody there asks: it would wait for itself.
+    # A question on the owner's thread must not wait for itself.
     assert owner.ask(lambda: owner.ask(threading.current_thread)) is owner.thread
     owner.end()
     assert owner.ask(threading.current_thread) is threading.current_thread(), "nothing changes there any more"
@@ -83,7 +83,7 @@ def test_an_owner_that_is_held_up_is_waited_for_so_long_and_one_that_ends_not_at
     answers: list[threading.Thread] = []
     asker = threading.Thread(target=lambda: answers.append(owner.ask(threading.current_thread)))
     asker.start()
-    # It asks behind what ends the owner.
+    # The question is queued behind the end of the owner.
     wait_for(lambda: owner.tasks.qsize() == 3, TIMEOUT_S, "the question")
     goes_on.set()
     asker.join(TIMEOUT_S)
@@ -91,7 +91,7 @@ def test_an_owner_that_is_held_up_is_waited_for_so_long_and_one_that_ends_not_at
 
 
 class Held:
-    """A scheduler that is held up in the middle of an event: its state has taken it, its record has not."""
+    """A scheduler that is blocked in the middle of an event: its state has it, its record does not."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.scheduler = LiveScheduler(nodes(1), LiveSettings())
@@ -105,7 +105,7 @@ class Held:
             take(record, now_s, event, *more)
 
         monkeypatch.setattr(Timeline, "take", slow)
-        # More than the cluster holds: it is over at once.
+        # The job is larger than the cluster, so it ends at once.
         self.scheduler.submit(e.JobSubmitted(request("a", 16, sweep="s")), JobSpec())
         assert self.there.wait(TIMEOUT_S)
 
@@ -135,7 +135,7 @@ def test_nobody_sees_an_event_that_is_taken_by_half(held: Held, kind: str) -> No
     ask, answers = answers_of(held)[kind], list[Any]()
     asker = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
     asker.start()
-    # Its question stands behind the event, or it does not ask the scheduler's thread at all.
+    # Its question is queued behind the event, or it does not use the scheduler's thread.
     wait_for(lambda: len(held.scheduler._events) > 0 or not asker.is_alive(), TIMEOUT_S, "the question")
     assert answers == []
     held.goes_on.set()

@@ -1,4 +1,4 @@
-"""What of a sweep cannot work is refused before anything starts, whoever runs it."""
+"""Sweeps that cannot work are refused before they start, by every runner."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Net(Softmax):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with files, from which everything is run."""
+    """A folder with files, which is the current directory."""
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(OWN)
@@ -57,7 +57,7 @@ def tables(**sections: dict[str, Any]) -> dict[str, Any]:
     return {**{name: {**table, **sections.get(name, {})} for name, table in found.items()}, "space": space}
 
 
-#: Sections that cannot work, and why; those whose reason needs the data to be read come last.
+#: Sections that cannot work, and the reason; first those that are found without reading the data.
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"sweep": {"metric": "rmse"}}, "metric is 'rmse', but a job of softmax has accuracy, f1, loss, test_loss"),
     (
@@ -95,7 +95,7 @@ def refused(sections: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Where a sweep was begun."""
+    """Record where a sweep was started."""
     found: list[str] = []
     monkeypatch.setattr(Sweep, "run", lambda sweep: found.append("sweep"))
     return found

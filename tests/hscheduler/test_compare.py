@@ -1,4 +1,4 @@
-"""``hscheduler compare``: what is left of it where it does not come to its end, and what it says of its points."""
+"""``hscheduler compare``: results of an interrupted comparison, and messages on its points."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def policies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The policies that are run, in virtual time; ``kill`` is interrupted."""
+    """Record the policies that run, in virtual time; ``kill`` is interrupted."""
     ran: list[str] = []
 
     def run(sweep: Any) -> Any:

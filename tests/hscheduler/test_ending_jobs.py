@@ -1,4 +1,4 @@
-"""Many jobs that are ended at once: by few threads, and all of them."""
+"""Many jobs are ended at once, by few threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_jobs_are_ended_by_few_threads_whatever_becomes_of_one() -> None:
 
     def end(number: int) -> None:
         threads.add(threading.current_thread())
-        # So many at the same time.
+        # The number of jobs that end at the same time.
         together.wait(TIMEOUT_S)
         ended.append(number)
         if number == 3:

@@ -1,4 +1,4 @@
-"""A report's trials in TensorBoard and MLflow; where they are not installed that is said before a sweep begins."""
+"""A report's trials in TensorBoard and MLflow; a missing package is reported before a sweep starts."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def test_curves_and_points_come_to_tensorboard(tmp_path: Path) -> None:
 
 @pytest.fixture
 def tracking(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """MLflow, as somebody has it who has set nothing; it would tell its makers."""
+    """Return MLflow as a user has it without settings; it would send telemetry."""
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     for name in ("ALLOW_FILE_STORE", "HTTP_REQUEST_TIMEOUT", "HTTP_REQUEST_MAX_RETRIES"):
-        # What is set meanwhile is forgotten at the end.
+        # Settings of the test are undone at its end.
         monkeypatch.setenv(f"MLFLOW_{name}", "")
         monkeypatch.delenv(f"MLFLOW_{name}")
     return pytest.importorskip("mlflow.tracking", reason="MLflow's extra is not installed")

@@ -1,4 +1,4 @@
-"""Hyperopt's fmin: what is the best, when it stops, and a scheduler that is lost while it searches."""
+"""Hyperopt's fmin: the best trial, when the search stops, and a scheduler that is lost during a search."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class LostService:
-    """Takes one job and is never heard of again."""
+    """Accepts one job and never answers again."""
 
     def __init__(self) -> None:
         self.has_job = threading.Event()
@@ -84,7 +84,7 @@ def test_what_stopped_a_search_is_told_also_where_its_jobs_cannot_be_ended() -> 
 
 
 class StopsAll:
-    """Ends every job for its early feedback."""
+    """Stops every job because of its early feedback."""
 
     def open_sweep(self, opened: e.SweepOpened) -> None:
         pass
@@ -145,7 +145,7 @@ def test_what_was_ended_early_is_the_best_nowhere() -> None:
         return point["x"]
 
     trials = htrials(points_to_evaluate=[{"x": x} for x in (3.0, -1.0, 2.0, -1.0, 1.0, -1.0, 4.0, 5.0, 0.5)])
-    # The loss of the fifth has not become less in the three after it, of which one was ended early.
+    # The fifth loss was not improved by the three after it, of which one was stopped early.
     assert search(trials, objective, early_stop_fn=early_stop.no_progress_loss(3)) == {"x": 1.0}
     assert trials.losses() == [3.0, 0.01, 2.0, 0.01, 1.0, 0.01, 4.0, 5.0, None], "the last one is not tried"
     assert trials.best_trial["result"]["loss"] == trials.average_best_error() == 1.0
@@ -184,7 +184,7 @@ def test_a_metric_that_is_no_loss_needs_a_direction() -> None:
 
 
 def test_jobs_of_an_objective_that_crashed_may_be_out_of_reach(caplog: pytest.LogCaptureFixture) -> None:
-    """Its process ends while its job waits; the scheduler cannot be told.  An exception of a thread fails a test."""
+    """Its process exits while its job waits; the scheduler is unreachable.  An exception in a thread fails a test."""
     service = LostService()
 
     def objective(point: dict[str, float]) -> float:
@@ -225,7 +225,7 @@ def test_an_objective_that_hangs_is_named_and_left_behind(
 
 
 class EndsSlowly(LostService):
-    """Its job needs a moment to end."""
+    """A job that needs a moment to end."""
 
     def wait(self, submission: Submission) -> None:
         self.has_job.set()
@@ -297,5 +297,5 @@ def test_ctrl_c_ends_a_program_whose_objectives_hang() -> None:
     finally:
         process.kill()
     assert process.returncode == -signal.SIGINT
-    # The second may have begun just then.
+    # The second one may have just started.
     assert "the objective of trial 0" in errors and "KeyboardInterrupt" in errors

@@ -1,4 +1,4 @@
-"""The way out of a record that cannot be gone on with, and what a scheduler that goes on must have as it was."""
+"""A record that cannot be resumed can be forgotten; and settings that must match the record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.hscheduler.world import FakeLive, World
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServiceDir:
-    """A directory in which a service was, with a job that runs, one that has ended, and one of somebody else."""
+    """Return the directory of a former service: with a running job, an ended one, and one of another service."""
     home = tmp_path / "home"
     monkeypatch.setenv("EPS_HOME", str(home))
     world = World(0)

@@ -1,4 +1,4 @@
-"""A growth and who came with it are one event: after a machine that is lost at any moment nobody grows twice."""
+"""A growth and its new members are one event: a crash at any moment does not repeat the growth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.hscheduler.toy import nodes, request
 
 
 class Growing:
-    """A job that has been told to grow, as its scheduler and a next one see it."""
+    """A job that was ordered to grow, as its scheduler and the next one see it."""
 
     def __init__(self) -> None:
         self.scheduler, self.outstanding = Scheduler(nodes(2), elastic), Outstanding()
@@ -35,7 +35,7 @@ class Growing:
         return [order for _, order in self.outstanding.of("a") if isinstance(order, e.GrowJob)]
 
     def goes_on_with(self) -> dict[str, str]:
-        """Return the members that the next scheduler has the job go on with, where its machine was lost too."""
+        """Return the members that the next scheduler passes to the job, if the job's machine was lost, too."""
         return dict(self.scheduler.jobs["a"].members)
 
 
@@ -74,7 +74,7 @@ def test_a_node_that_is_lost_as_its_growth_is_carried_out_takes_its_containers_o
 
 
 def test_who_is_where_is_kept_where_a_growth_does_not_say(growing: Growing) -> None:
-    # As a record of an earlier version has it.
+    # As in a record of an earlier version.
     there = growing.members | growing.new
     growing.send(e.MembersFound("a", tuple(there.items())))
     growing.send(e.GrowthDone("a"))

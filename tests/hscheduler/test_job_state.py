@@ -1,4 +1,4 @@
-"""The state of one live job, by itself: whatever is told and in whichever order, each order is answered once."""
+"""The state of one live job alone: with random events, each order is answered once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GROW = e.GrowJob("a", containers(("c4", "w"), ("c5", "s")))
 
 
 class Shell:
-    """Carries out the actions of a state on a job that does what a lot says."""
+    """Carries out a state's actions on a random job."""
 
     def __init__(self, lot: Random) -> None:
         self.state = JobState("a", "name", HistoryReader("a", "loss", 10))
@@ -95,7 +95,7 @@ class Shell:
 
 
 def settled(shell: Shell) -> None:
-    """Carry out all that is to be done, and let the job end where it was told to."""
+    """Carry out all actions; end the job if it was ordered to end."""
     for _ in range(500):
         if shell.state.stage is Stage.WAITS and not shell.is_killed:
             shell.iterate()
@@ -122,7 +122,7 @@ def test_each_order_is_answered_once_whatever_happens(seed: int) -> None:
             order = e.EndJob("a", lot.random() < 0.7, "why")
         elif is_there and lot.random() < 0.3:
             order = GROW if not held & {"c4", "c5"} else e.ShrinkJob("a", (lot.choice(sorted(held)),))
-            # Nothing is to be released twice at a time.
+            # A container is not released twice at a time.
             held = held | {"c4", "c5"} if isinstance(order, e.GrowJob) else held - set(order.containers)
         if order is not None:
             ((number, order),) = outstanding.take(e.CancelAsked("b", ""), [order])
@@ -142,7 +142,7 @@ def test_each_order_is_answered_once_whatever_happens(seed: int) -> None:
                 held |= set(event.containers)
         heard = len(shell.said)
         if rests:
-            # Nothing that it was told is open.
+            # No order is open.
             assert outstanding.of("a") == [], step
             answered += 1
     shell.obey(number + 1, e.EndJob("a", False, "enough"))
@@ -151,7 +151,7 @@ def test_each_order_is_answered_once_whatever_happens(seed: int) -> None:
         outstanding.take(event, [])
     assert outstanding.there() == [] and outstanding.of("a") == [] and answered > 5
     assert shell.state.is_done and shell.state.next_action() is None
-    # A part that has started ends once.
+    # Each attempt ends once.
     parts = [type(event) for event in shell.said if isinstance(event, e.JobStarted | e.JobEnded)]
     assert all(now is e.JobEnded for before, now in pairwise(parts) if before is e.JobStarted)
 
@@ -164,7 +164,7 @@ def test_a_job_that_is_told_to_end_while_it_starts_is_ended_when_it_has() -> Non
     shell.end()
     (ended,) = (event for event in shell.said if isinstance(event, e.JobEnded))
     assert (ended.phase, ended.why) == (Phase.KILLED, "the worst")
-    # One that is not there has nothing to end.
+    # A job that does not run has nothing to end.
     shell.obey(3, e.EndJob("a", False, "too late"))
     shell.obey(4, AGAIN)
     assert isinstance(shell.act(), Start) and shell.act() is None

@@ -1,4 +1,4 @@
-"""A scheduler that dies at any moment, and the next one with its record: nothing is done twice or forgotten."""
+"""A scheduler that crashes at any moment, and the next one with its record: no order is repeated or lost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TIMEOUT_S = 10.0
 
 
 class DyingRecord(SqliteRecord):
-    """A record whose process may be killed before and after it writes."""
+    """A record whose process may be killed before and after each write."""
 
     world: World
 
@@ -47,14 +47,14 @@ class DyingRecord(SqliteRecord):
 
 
 def run(policy: str, directory: Path, dies_at: int, monkeypatch: pytest.MonkeyPatch) -> tuple[World, LiveScheduler]:
-    """Run a sweep whose scheduler dies once, or never; return what became of it."""
+    """Run a sweep whose scheduler crashes once, or never; return the world and the last scheduler."""
     world = World(dies_at)
 
     def fake(job_id: str, launch: Any, metric: str, iteration: int, say: Any, *rest: Any) -> Any:
         return FakeLive(world, job_id, say)
 
     monkeypatch.setattr(live, "LiveJob", fake)
-    # A thread that died is what this is about.
+    # Threads that die are expected here.
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
     while True:
         record = DyingRecord(directory / "record.sqlite")
@@ -71,20 +71,20 @@ def run(policy: str, directory: Path, dies_at: int, monkeypatch: pytest.MonkeyPa
 
 
 def rests(scheduler: LiveScheduler) -> bool:
-    """Wait until a scheduler has nothing more to do; return False where it died."""
+    """Wait until a scheduler is idle; return False if it crashed."""
     while True:
         taken = threading.Event()
         scheduler._events.put(taken.set)
         while not taken.wait(0.01):
             if not scheduler._loop.thread.is_alive():
                 return False
-        # What is said on its own thread comes behind.
+        # Events from its own thread are queued behind.
         if not len(scheduler._events):
             return True
 
 
 def drive(world: World, scheduler: LiveScheduler) -> bool:
-    """Submit all trials and let jobs iterate until all are over; return False where the scheduler died."""
+    """Submit all trials and let jobs iterate until all are over; return False if the scheduler crashed."""
     for _ in range(20 * ITERATIONS):
         for number in range(TRIALS):
             job_id = f"t{number}"
@@ -111,7 +111,7 @@ def test_a_scheduler_may_die_at_every_step_of_a_decision(
         world, scheduler = run(policy, directory, dies_at, monkeypatch)
         assert world.deaths == 1
         assert scheduler.leaked() == 0
-        # Which of them the stopping rule ends depends on which were in training together.
+        # The stopping rule's choice depends on which jobs were training at the same time.
         phases = {each.phase for each in scheduler.look_ups.submissions()}
         assert Phase.FINISHED in phases and phases <= {Phase.FINISHED, Phase.KILLED}
         for job_id, job in world.jobs.items():
@@ -220,7 +220,7 @@ def test_time_counts_while_no_scheduler_is_there_unless_the_machine_was_not_eith
     scheduler.settle(TIMEOUT_S)
     scheduler.close(leave=True)
     which[0] = "one" if goes_on else "two"
-    # A machine that was started again counts from 0.
+    # A reboot sets the clock to 0.
     at_s[0] = 1500.0 if goes_on else 7.0
     again = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
     assert again.now_s() == (500.0 if goes_on else 30.0)
@@ -232,7 +232,7 @@ def test_time_counts_while_no_scheduler_is_there_unless_the_machine_was_not_eith
 
 
 def replayed(directory: Path) -> LiveScheduler:
-    """Return what a record of one node's scheduler leads to."""
+    """Return the state to which the record of one node's scheduler leads."""
     scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(directory), attaches=False)
     scheduler.close(leave=True)
     return scheduler
@@ -264,7 +264,7 @@ def test_an_id_is_used_once_by_those_who_submit_it_together(tmp_path: Path, monk
 
     scheduler = one(tmp_path)
     monkeypatch.setattr(live, "Submission", together)
-    # More than there is: nothing is started.
+    # The job is larger than the cluster, so nothing starts.
     outcomes = at_once(2, lambda _: scheduler.submit(e.JobSubmitted(request("a", 16)), JobSpec()))
     scheduler.settle(TIMEOUT_S)
     assert [type(outcome) for outcome in outcomes].count(ConfigError) == 1 and len(
@@ -344,5 +344,5 @@ def test_who_was_where_is_known_of_what_is_held_only(tmp_path: Path, monkeypatch
     scheduler.settle(TIMEOUT_S)
     scheduler.close(leave=True)
     one(tmp_path).close(leave=True)
-    # In the other's place is somebody else, or soon: it is not to be taken for a lost one that was replaced.
+    # Another job has the other container, or will have it soon: it is not a replacement of a lost member.
     assert found == [{second: Seat("worker-2", Role.WORKER)}]

@@ -1,4 +1,4 @@
-"""A live job's threads, against a job that does what a test wants: nothing hangs, nothing is left unsaid."""
+"""A live job's threads, over a fake job that the test controls: no hang, and no event is missing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_who_has_come_is_known_when_it_is_known_that_the_growth_is_over(watched:
     if refused:
         watched.fake.refuse["add-servers"] = [PlanError("no container was had")]
     watched.obey(e.GrowJob("a", containers(("c4", "w"), ("c5", "s"))))
-    # Else a scheduler whose machine is lost between the two would go on with both, and order them again.
+    # Otherwise a scheduler that crashes between the two would order both again.
     event = watched.said.get(timeout=TIMEOUT_S)
     assert isinstance(event, e.GrowthFailed if refused else e.GrowthDone), event
     came = {"c4": "worker-10"} if refused else {"c4": "worker-10", "c5": "server-10"}
@@ -62,7 +62,7 @@ def test_a_shrink_aborts_the_growth_before_it(watched: Watched) -> None:
     watched.fake.holds_up = threading.Event()
     watched.obey(e.GrowJob("a", containers(("c4", "w"), ("c5", "s"))))
     assert watched.fake.entered.wait(TIMEOUT_S)
-    # What holds the growth up is only let go of by somebody who cancels it.
+    # The growth is blocked until it is cancelled.
     watched.obey(e.ShrinkJob("a", ("c4", "c5", "c2")))
     failed = watched.next(e.GrowthFailed)
     assert failed.containers == ("c4", "c5") and dict(failed.members) == MEMBERS
@@ -75,7 +75,7 @@ def test_a_growth_that_is_aborted_before_it_was_begun_is_asked_for_all_the_same(
     watched.start()
     watched.fake.holds_up = threading.Event()
     watched.obey(e.ShrinkJob("a", ("c2",)))
-    # Both are ordered before the growth's turn has come: whether it was done before, in another process, is not known.
+    # Both orders come before the growth starts: an earlier process may have carried it out.
     watched.obey(e.GrowJob("a", containers(("c4", "w"))))
     watched.obey(e.ShrinkJob("a", ("c4",)))
     watched.fake.holds_up.set()
@@ -152,7 +152,7 @@ def test_iterations_during_a_change_are_left_out(watched: Watched) -> None:
     watched.next(e.GrowthDone)
     watched.fake.tell("running", *entries(3, 2, 5.0, 3.0), *entries(5, 3, 0.5, 13.0))
     after = watched.next(e.Iterated)
-    # Clock 4 is the last of the old size; the one after it began while the size changed.
+    # Clock 4 is the last of the old size; clock 5 began while the size changed.
     assert after.iteration == 8 and after.durations_s == (0.5, 0.5)
 
 

@@ -1,4 +1,4 @@
-"""A live job that another process started, or that is started again, against a job that does what a test wants."""
+"""A live job that another process started, or that restarts, over a fake job that the test controls."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_job_that_is_left_goes_on(watched: Watched) -> None:
     watched.fake.finish()
 
 
-# ---- a job that is started again
+# ---- restarts
 
 AGAIN = e.StartJob("a", containers(("c8", "w"), ("c9", "s")), True)
 
@@ -138,7 +138,7 @@ def test_what_was_started_again_and_has_ended_since_is_not_started_once_more(wat
     watched.job.restore(5, {}, has_feedback=True, has_started=False)
     watched.obey(AGAIN, number=4)
     if state == "killed":
-        # As it was told to before it was to be started again.
+        # The order to end preceded the restart.
         watched.next(e.JobStarted)
         assert watched.fake.resumed == [(1, 1)]
     else:
@@ -189,7 +189,7 @@ def test_a_job_that_was_started_again_and_does_not_answer_is_ended_before_its_en
 def test_a_job_on_yarn_whose_master_does_not_answer_is_ended_and_its_containers_are_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others may be waiting for them, and there may be a master that never can be reached from here."""
+    """Other jobs may wait for the containers, and a master may never be reachable from here."""
     there = cli.FakeJob(tmp_path)
     monkeypatch.setattr(OnThisMachine, "application_id", "application_1_0001")
 

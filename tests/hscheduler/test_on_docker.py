@@ -1,4 +1,4 @@
-"""A sweep and a service whose jobs have containers of a Docker engine: all are told so, and an image must be there."""
+"""A sweep and a service with jobs in Docker containers: all jobs get these settings, and the image must exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep and a service whose jobs run on YARN: the cluster is YARN's, and every job is told where it runs."""
+"""A sweep and a service with jobs on YARN: the nodes are YARN's, and all jobs get these settings."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_sweep_of_this_host_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def yarn(monkeypatch: pytest.MonkeyPatch) -> TellingYarn:
-    """Let YARN tell of nodes of 2048 MB and 4 cores at least."""
+    """Return a YARN with nodes of at least 2048 MB and 4 cores."""
     found = TellingYarn()
     monkeypatch.setattr("hscheduler.live.placement.environment_configuration", HadoopConf)
     monkeypatch.setattr("hscheduler.live.placement.YarnClient", lambda conf: found)

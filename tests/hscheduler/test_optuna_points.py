@@ -1,4 +1,4 @@
-"""A study of Optuna's as the source of points."""
+"""An Optuna study as the source of points."""
 
 from __future__ import annotations
 

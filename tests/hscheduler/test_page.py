@@ -1,4 +1,4 @@
-"""The page of a sweep: whole in itself, safe against what names and reasons hold, served while a sweep runs."""
+"""The page of a sweep: self-contained, safe against names and reasons with markup, served during a sweep."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def data_of(text: str) -> dict:
 def test_it_holds_the_reports_and_needs_nothing_else(report):
     text = page({"elastic": report})
     assert data_of(text)["elastic"] == json.loads(json.dumps(report))
-    # Nothing is fetched from anywhere: but for the namespace of SVG no address is in it.
+    # The page loads nothing: its only address is the namespace of SVG.
     assert set(re.findall(r"https?://[^\"' )]+", text)) == {"http://www.w3.org/2000/svg"}
     assert "live = false" in text
     assert "@DATA@" not in text and "@LIVE@" not in text
@@ -81,7 +81,7 @@ def test_metrics_are_read_without_a_word_on_the_terminal(report, capfd):
         assert fetch(server.address + "metrics")[0] == 200
         assert fetch(server.address + "metrics")[0] == 200
     finally:
-        # It waits for the requests that are being answered.
+        # The close waits for requests in progress.
         server.close()
     assert capfd.readouterr().err == ""
 
@@ -147,7 +147,7 @@ def test_only_this_hosts_own_names_are_served(report, host, status):
 
 
 def test_a_page_that_is_closed_while_it_loads_leaves_the_terminal_alone(report, capsys):
-    # What another test's browser left open is answered by threads of its own.
+    # Connections left open by another test have threads of their own.
     of_others = set(threading.enumerate())
     server = PageServer(0)
     try:
@@ -156,7 +156,7 @@ def test_a_page_that_is_closed_while_it_loads_leaves_the_terminal_alone(report, 
         with socket.create_connection(("127.0.0.1", int(server.address.rstrip("/").rpartition(":")[2]))) as browser:
             browser.sendall(b"GET /report.json HTTP/1.0\r\n\r\n")
             assert browser.recv(100)
-            # It is told with the end that nobody reads on.
+            # The end is reported: no client reads on.
             browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         for thread in set(threading.enumerate()) - of_others:
             if "process_request" in thread.name:

@@ -1,4 +1,4 @@
-"""Which member is in which container, and which containers the cluster has taken."""
+"""Which member runs in which container, and which containers the cluster has taken."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def places() -> Places:
 
 
 def status(there: list[str], **gone: str) -> dict[str, Any]:
-    """Return the status of a job with these members; ``gone`` has the outcome of each eviction by member."""
+    """Return the status of a job with these members; ``gone`` has the outcome of each member's eviction."""
     evictions = [
         {"name": name.replace("_", "-"), "outcome": outcome, "reason": "is preempted"}
         for name, outcome in gone.items()
@@ -51,7 +51,7 @@ def test_one_that_is_there_yet_is_not_gone() -> None:
 
 def test_whom_the_job_replaced_is_in_its_place() -> None:
     found = places()
-    # The last server: the job itself brings another.
+    # The last server: the job itself replaces it.
     assert found.take_away(status(["worker-1", "worker-2"], server_1="lost")) == {}
     now = {**status(["worker-1", "worker-2", "server-2"], server_1="lost"), "plan": plan("job", "server-2")}
     assert found.take_away(now) == {}

@@ -1,4 +1,4 @@
-"""Where points come from."""
+"""Sources of points."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_tpe_stays_in_the_space_with_plain_values():
 
 @pytest.mark.parametrize(("direction", "low"), [(Direction.MINIMIZE, True), (Direction.MAXIMIZE, False)])
 def test_tpe_learns_from_what_it_is_told(direction, low):
-    """The better half of the space is the lower one, or the upper one where more is better."""
+    """The better half of the space is the lower one, or the upper one if more is better."""
     points = TpePoints(SPACE[2:3], 5, direction)
     found = []
     for k in range(80):
         value = points.ask(f"t{k}")["momentum"]
         found.append(value)
         points.tell(f"t{k}", value)
-    # By lot the mean would be 0.745, with a standard error of 0.02.
+    # The mean of random points would be 0.745, with a standard error of 0.02.
     assert mean(found[40:]) < 0.68 if low else mean(found[40:]) > 0.81
 
 

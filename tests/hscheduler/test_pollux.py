@@ -1,4 +1,4 @@
-"""Workloads of Pollux: how jobs are derived from measurements, and the workloads themselves where they are."""
+"""Workloads of Pollux: jobs derived from measurements, and the workloads themselves if they are installed."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_command_plays_a_workload(workload, capsys):
 
 
 def test_pollux_under_elastic_and_static(shared_data):
-    """Eight hours of jobs on 16 nodes, as Pollux's cluster had: measured curves decide who is killed."""
+    """Eight hours of jobs on 16 nodes, the size of Pollux's cluster: measured curves decide which jobs are stopped."""
     folder = shared_data / "job_traces" / "pollux_osdi21" / "workloads"
     jobs = read_pollux(folder / "workload-1.csv", UNIT, 0, 100)
     assert len(jobs) == 134, "66 of cifar10 and 68 of ncf"

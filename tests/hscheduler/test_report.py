@@ -1,4 +1,4 @@
-"""The report of trials that were tried several times."""
+"""The report of trials with several attempts."""
 
 from __future__ import annotations
 

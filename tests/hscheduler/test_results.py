@@ -1,4 +1,4 @@
-"""What a sweep left, shown again: the page and the tables of a report, of whichever command; and what is refused."""
+"""Page and tables of an existing report, from any command; and refused reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What who asks a service is told: that none runs, how a job is and why, where the next command finds it."""
+"""Answers to clients of a service: that none runs, the state of a job and its reason, and the next command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIMEOUT_S = 20.0
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    """A service whose jobs are records."""
+    """Return a service whose jobs are records in memory."""
     world = World(0)
 
     def fake(job_id: str, launch: Any, metric: str, iteration: int, say: Any, *rest: Any) -> Any:
@@ -43,14 +43,14 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
 
 @pytest.fixture
 def client(service: Service, tmp_path: Path) -> Iterator[SchedulerClient]:
-    # A path says where the service is.
+    # A path names the service's directory.
     with SchedulerClient(tmp_path / "service") as found:
         yield found
 
 
 @pytest.fixture
 def gone(tmp_path: Path) -> ServiceDir:
-    """The directory of a service that was killed."""
+    """Return the directory of a service that was killed."""
     directory = ServiceDir(tmp_path / "it was here")
     directory.lock().close()
     directory.say_where(directory.security(between_hosts=False).new_socket(), 1)
@@ -139,7 +139,7 @@ def test_what_was_told_to_end_and_finished_has_no_reason_for_its_end() -> None:
     toy.submit(request("a"))
     toy.settle()
     toy.scheduler.step(e.CancelAsked("a", "a is killed: it is the worst"))
-    # As a real job says it.
+    # As a real job reports it.
     commands = toy.scheduler.step(e.JobEnded("a", Phase.FINISHED, "a is killed: it is the worst", loss=0.5))
     assert commands[0] == e.JobOver("a", Phase.FINISHED, "")
     assert toy.job("a").why == ""
@@ -158,7 +158,7 @@ def test_what_to_type_next_finds_the_same_service(
     large = tmp_path / "large.toml"
     large.write_text('data = "sklearn:digits"\nmodel = "softmax"\nworkers = 90\nsplits = 90\n')
     for _ in range(2):
-        # What can never work is told at once, and again.
+        # A permanent fault is reported at once, also on a retry.
         assert cli.main(["submit", str(large), "--name", "large", "--state", state]) == 1
         assert capsys.readouterr().out.startswith("large is over: failed: ")
     assert cli.main(["sweep", str(sweep), "--name", "s", "--state", state, "--detach"]) == 0

@@ -1,4 +1,4 @@
-"""A service in this process, whose jobs are records: what it keeps to when things go wrong around it."""
+"""A service in this process, whose jobs are records in memory; mostly its behaviour on failures."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from tests.hscheduler.world import FakeLive, World
 from tests.threads import SeenLock, at_once
 
 TIMEOUT_S = 20.0
-#: Of a call that needs nothing of who calls.
+#: For calls that ignore their context.
 ANYBODY: Any = None
-#: Data that is there is enough: nobody reads it.
+#: The data need only exist: no job reads it.
 TABLES: dict[str, Any] = {"sweep": {"trials": 1, "algorithm": "random"}, "job": {"data": __file__}}
 
 
@@ -286,7 +286,7 @@ def test_a_start_that_cannot_be_leaves_no_record(
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    """Undo what a service does about signals, and end one that is not to begin."""
+    """Undo a service's signal handlers, and end a service that is not meant to start."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)}
 
     def too_late(number: int, frame: object) -> None:
@@ -358,7 +358,7 @@ def test_a_job_that_is_submitted_twice_at_once_is_one_job(
         answer = known(self, job_id)
         so_many = 2 if next(numbers) < 2 else 4
         looks.append(job_id)
-        # Both calls look before one of them goes on, unless they take turns.
+        # Without a lock both calls would check before one of them continues.
         wait_for(lambda: turns.waited.is_set() or len(looks) >= so_many, TIMEOUT_S, "the other call")
         return answer
 
@@ -389,11 +389,11 @@ def test_the_jobs_of_a_trial_are_one_trial_also_when_nobody_remembers_its_tries(
         client.run_sweep({**TABLES, "sweep": {**TABLES["sweep"], "retries": 1}}, "a")
         submitted(service.scheduler, "a")
         (first,) = service.scheduler.look_ups.submissions("a")
-        # One that never started is not tried again.
+        # A job that never started is not retried.
         wait_for(lambda: first.has_started, TIMEOUT_S, "the first try")
         service.scheduler._events.put(e.JobEnded("a-trial-1", Phase.FAILED, "it crashed"))
         wait_for(lambda: len(service.scheduler.look_ups.submissions("a")) == 2, TIMEOUT_S, "the second try")
-        # Of users' own jobs two with such names are two.
+        # Two jobs that users named like attempts are two trials.
         for job_id, each in (("b", spec), ("b-again-1", JobSpec(iterations=7))):
             client.submit_job(job_id, each)
         running, _ = client.report("")
@@ -456,9 +456,9 @@ def test_a_sweep_that_was_killed_takes_no_more_jobs(world: World, directory: Ser
         assert client.cancel("mine", "enough") == ["a"]
         with pytest.raises(ConfigError, match=refusal):
             client.submit_job("b", JobSpec(), "mine")
-        # A client that repeats its call has its job.
+        # A repeated call returns the same job.
         assert client.submit_job("a", JobSpec(), "mine").job_id == "a"
-        # Jobs of no sweep are ended together, and others come.
+        # Jobs without a sweep are ended together; new ones are accepted.
         client.submit_job("c", JobSpec())
         assert client.cancel("jobs", "enough") == ["c"]
         client.submit_job("d", JobSpec())
@@ -488,7 +488,7 @@ def test_no_job_comes_between_the_end_of_a_sweep_and_the_news_of_it(
         assert held.wait(TIMEOUT_S)
         scheduler.close_sweep("mine", "enough")
         try:
-            # The scheduler's thread has not taken the end yet.
+            # The scheduler's thread has not processed the end yet.
             with pytest.raises(ConfigError, match="it was ended"):
                 client.submit_job("b", JobSpec(), "mine")
         finally:
@@ -512,7 +512,7 @@ def test_a_service_that_ends_ends_what_is_alive(
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
         for job_id in ("a", "b"):
             client.submit_job(job_id, JobSpec())
-        # Its threads have come to their ends.
+        # Its threads have exited.
         service.scheduler._fleet._jobs["a"].is_alive = False  # type: ignore[misc]
     assert ends == ["b"]
 
@@ -573,5 +573,5 @@ def test_who_submits_a_sweep_again_after_its_end_is_told(
     assert printed.err.startswith("sweep mine was submitted before and is over; another --name runs it again")
     assert ("hscheduler results mine" if detach else "best: ") in printed.out
     assert asked == ["mine"], "there is nothing to watch"
-    # A sweep that nobody has named is a new one.
+    # A sweep without a name is a new one.
     assert cli.main(words) == 0 and "was submitted before" not in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A service's client, whose threads share one line: what one of them finds out does not harm the others."""
+"""A service's client whose threads share one connection: a failure in one does not harm the others."""
 
 from __future__ import annotations
 

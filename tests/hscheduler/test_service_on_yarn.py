@@ -1,4 +1,4 @@
-"""``hscheduler serve --on yarn`` over fakes: one application, found by its directory, whose results come here."""
+"""``hscheduler serve --on yarn`` over fakes: one application, found by its directory; its results are downloaded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytest.importorskip("requests")
 
 
 class RunningService(Cluster):
-    """A YARN whose application listens at once; a sweep of it and a job of no sweep have ended.
+    """A YARN whose application listens at once; a sweep of it and a job without a sweep have ended.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class RunningService(Cluster):
         self.leave(open_storage(self.noted.shared))
 
     def leave(self, shared: Storage) -> None:
-        """Leave the reports, and the models of their trials."""
+        """Write the reports, and the models of their trials."""
         left = {report_file(sweep): json.dumps(report) for sweep, report in self.reports.items()}
         names = [trial["name"] for report in self.reports.values() for trial in report["trials"]]
         left |= {f"{JOBS}/{name}/{RESULTS}/model.npz": f"model of {name}" for name in names}
@@ -96,7 +96,7 @@ def yarn(hdfs: FakeHdfs, state: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(f"{command}.YarnClient", lambda conf: found)
     (tmp_path / "core-site.xml").write_text("<configuration/>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    # Nobody listens where the application says.
+    # No process listens at the application's address.
     monkeypatch.setattr("hscheduler.application.follow.GIVE_UP_S", 0.0)
     (tmp_path / "application.toml").write_text(
         f'staging = "webhdfs://{hdfs.authority}/eps"\ntags = "nightly"\npriority = 4\nlifetime = 600\n'
@@ -121,7 +121,7 @@ def staged(hdfs: FakeHdfs) -> list[str]:
 
 @pytest.fixture
 def detached(yarn: RunningService, state: Path, capsys: pytest.CaptureFixture[str]) -> RunningService:
-    """Submit the application, and let it go on."""
+    """Submit the application, and detach."""
     assert serve(state, "--detach", "--policy", "static") == 0, capsys.readouterr().err
     return yarn
 
@@ -181,7 +181,7 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it
     assert main(["results", "mine", "--state", str(state)]) == 0
     assert best in capsys.readouterr().out, "what the application before it has brought"
     assert main(["results", "other", "--state", str(state)]) == 4
-    # What it brings under the same name does not take the place of that.
+    # A download of the same name does not replace it.
     detached.said = ["RUNNING", "RUNNING", KeyboardInterrupt(), "KILLED"]
     detached.reports["mine"] = {**report_of("mine"), "policy": "static"}
     detached.leave(open_storage(noted.shared))

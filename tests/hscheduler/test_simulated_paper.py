@@ -39,7 +39,7 @@ def test_the_first_job_of_the_default_ends_at_the_41st_minute():
 
 
 def test_figures_and_the_command_are_of_one_setting():
-    """``simulate --paper`` makes jobs from a sweep's tables, the figures by themselves; only their lots differ."""
+    """``simulate --paper`` makes jobs from a sweep's tables, the figures do not; only the random numbers differ."""
     for model in paper.MODELS.values():
         spec = next(paper.paper_spec(name) for name, ours in paper.MODELS.items() if ours == model)
         (job,) = scaled.Experiment(model, trials=1).jobs()
@@ -54,14 +54,14 @@ def test_figures_and_the_command_are_of_one_setting():
 
 
 class OneModel(Simulated):
-    """Of the sweeps that the figures show, those that take a second to simulate."""
+    """Those sweeps of the figures that take a second to simulate."""
 
     models, policies = ("logistic",), ("static", "elastic")
 
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """Give the numbers of the figures that are drawn, by name; matplotlib need not be there."""
+    """Return the data of the drawn figures by name; matplotlib need not be installed."""
 
     def start(columns=1, rows=1, **options):
         axes = np.empty((rows, columns), dtype=object)

@@ -1,4 +1,4 @@
-"""The simulator: what it computes by hand, the same twice, and what it says of policies."""
+"""The simulator: results computed by hand, determinism, and its comparison of policies."""
 
 from __future__ import annotations
 

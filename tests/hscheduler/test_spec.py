@@ -1,4 +1,4 @@
-"""A sweep's file: what it says, and what it is told when it says something that cannot work."""
+"""A sweep's file: its values, and the messages on invalid ones."""
 
 from __future__ import annotations
 
@@ -160,6 +160,6 @@ def test_who_asks_for_feedback_after_the_end_is_told(tmp_path):
     for fine, iteration in ((f"{sweep}[job]\niterations = 51\n", 51), (job, 100), (either, 51)):
         path.write_text(fine)
         assert Spec.read(path).sweep.feedback_iteration == iteration
-    # A service has the default written out, which nobody has asked for.
+    # A service passes the default explicitly; no user set it.
     path.write_text(job)
     assert Spec.of(Spec.read(path).tables()) == Spec.read(path)

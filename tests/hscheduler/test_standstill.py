@@ -1,4 +1,4 @@
-"""What restarts cost a job: every second in which it stands still is counted once."""
+"""The cost of restarts: every second of standstill is counted once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands tell a service of files: a service runs somewhere else, and has them by their whole names."""
+"""Commands send absolute file names to a service, which runs in another directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hscheduler.spec import Spec
 
 
 class Client:
-    """Stands in for a client: keeps what it is told."""
+    """Stands in for a client: records its calls."""
 
     def __init__(self) -> None:
         self.jobs: list[tuple[str, JobSpec, str]] = []
@@ -84,7 +84,7 @@ def test_files_of_a_job_count_from_its_file(folder: Path, monkeypatch: pytest.Mo
 def test_report_and_model_of_a_job_go_where_its_file_says_when_it_has_ended(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], phase: str
 ) -> None:
-    """One that never ran has left nothing; without --wait nobody would write them."""
+    """A job that never ran has no results; without --wait no process would write them."""
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     client = Client()
     monkeypatch.setattr(remote, "client_of", lambda args: client)

@@ -1,4 +1,4 @@
-"""What the cluster takes from jobs: the scheduler hears of it, says why, and gives it back where it is free."""
+"""Containers that the cluster takes from jobs: the scheduler gives the reason, and replaces them once it can."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHY = "its container is preempted"
 
 
 def started(policy: str, number: int, *sizes: tuple[int, int]) -> Toy:
-    """Return a cluster of so many nodes with jobs ``a``, ``b`` and so on, which may not grow."""
+    """Return a cluster of this many nodes with jobs ``a``, ``b`` and so on, which may not grow."""
     toy = Toy.of(number, POLICIES[policy])
     for name, (workers, servers) in zip("abcdef", sizes, strict=False):
         toy.submit(request(name, workers, servers, most_workers=workers, most_servers=servers))
@@ -28,7 +28,7 @@ def started(policy: str, number: int, *sizes: tuple[int, int]) -> Toy:
 
 
 def take(toy: Toy, job_id: str, role: Role, count: int = 1, why: str = WHY) -> tuple[str, ...]:
-    """Let the cluster take containers of a job, the newest first."""
+    """Take a job's newest containers."""
     taken = tuple(c.container_id for c in toy.scheduler.containers(toy.job(job_id), role)[:count])
     toy.living[job_id] -= set(taken)
     toy.send(e.ContainersGone(job_id, taken, why))
@@ -64,7 +64,7 @@ def test_what_a_job_gives_anyway_is_not_missed() -> None:
     (shrink,) = orders(toy, e.ShrinkJob)
     assert isinstance(shrink, e.ShrinkJob)
     toy.answers.clear()
-    # The cluster is faster than the job.
+    # The cluster takes them before the job releases them.
     toy.send(e.ContainersGone("a", shrink.containers, WHY))
     assert toy.job("a").due is None and not orders(toy, e.GrowJob)
     assert toy.job("b").phase is Phase.STARTING
@@ -94,7 +94,7 @@ def test_what_cannot_be_had_is_asked_for_again_later_each_time() -> None:
             at.append(toy.job("a").iteration)
     assert at == [0, 10, 30, 70]
     assert toy.job("a").why == "it was given up"
-    # A cluster that has become larger is asked at once.
+    # A larger cluster ends the wait at once.
     toy.faults = 0.0
     toy.settle()
     toy.send(e.NodeCame("more", NODE))
@@ -111,7 +111,7 @@ def test_who_waits_goes_before_a_job_that_would_have_to_give_for_it(policy: str,
     assert toy.job("b").phase is Phase.QUEUED and toy.job("a").size == (3, 1)
     take(toy, "a", Role.WORKER)
     assert bool(orders(toy, e.GrowJob)) is at_once
-    # Once nobody waits any more it is as large again.
+    # Once no job waits, it has its size again.
     toy.send(e.CancelAsked("b", "not wanted"))
     toy.settle()
     assert toy.job("a").size == (3, 1)
@@ -133,7 +133,7 @@ def test_a_node_that_leaves_takes_promises_with_it_and_nothing_that_runs() -> No
     toy.send(e.NodeLeft(master.node, "node h was decommissioned"))
     assert toy.sentences[-1] == "node h was decommissioned: the cluster has 2 nodes left"
     assert {name: toy.job(name).size for name in "ab"} == before and not toy.over
-    # Ten run, and there is room for eight: two are over, and nobody starts before they have gone.
+    # Ten run and eight fit: after two ends no job starts before their containers are free.
     toy.submit(request("c", 1, 1, most_workers=1, most_servers=1))
     assert toy.job("c").phase is Phase.QUEUED
     take(toy, "a", Role.WORKER)

@@ -1,4 +1,4 @@
-"""A live job from which the cluster takes containers, against a job that does what a test wants."""
+"""A live job from which the cluster takes containers, over a fake job that the test controls."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_what_the_cluster_took_is_said_once_with_its_reason(watched: Watched) ->
         watched.fake.news.put(Progress(news, ()))
     gone = watched.next(e.ContainersGone)
     assert (gone.containers, gone.why) == (("c2",), WHY)
-    # Whoever had it released meanwhile is answered all the same, and nobody is asked to remove it.
+    # An order to release it meanwhile is answered, and sends no request to the job.
     watched.obey(e.ShrinkJob("a", ("c2",)))
     gone = watched.next(e.ContainersGone)
     assert (gone.containers, gone.why) == (("c2",), "")
     assert watched.fake.changes == []
-    # Who comes in its place has a place of its own.
+    # Its replacement has a container of its own.
     watched.fake.names.remove("worker-2")
     watched.obey(e.ShrinkJob("a", ("c1",)))
     assert watched.next(e.ContainersGone).containers == ("c1",)

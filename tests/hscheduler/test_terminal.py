@@ -1,4 +1,4 @@
-"""The table of a sweep in a terminal: what it says in any size, and what a terminal shows when it is drawn again."""
+"""The table of a sweep in a terminal of any size, and how it is redrawn."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_it_fits_any_terminal_with_any_number_of_trials(width: int, height: int,
 
 
 def test_a_trial_that_is_tried_again_is_one() -> None:
-    """As a report counts it: by the latest of its jobs."""
+    """As in a report: its latest job counts."""
     toy = Toy.of(4, elastic)
     trials = {"a-again-1": "a", "b-again-1": "b"}
     view = SweepView(
@@ -254,5 +254,5 @@ def test_a_terminal_that_goes_away_ends_nothing() -> None:
     screen.tell(["nobody reads this"])
     screen.close()
     with suppress(OSError):
-        # What could not be written is still with it.
+        # It still holds what it could not write.
         stream.close()

@@ -1,4 +1,4 @@
-"""What a record keeps of a sweep for pictures: loss curves, and the cluster node by node; never more than a bound."""
+"""The history that a record keeps for figures: loss curves, and the cluster by node; always bounded."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_a_trace_is_the_same_in_every_time_zone(tmp_path, monkeypatch):
     path = tmp_path / "trace.csv"
     path.write_text(HEAD + "2017-11-05 00:30:00,50.0,1,1,a\n2017-11-05 03:30:00,50.0,1,1,a\n")
     try:
-        # An hour happened twice there meanwhile.
+        # One hour occurs twice in that period.
         monkeypatch.setenv("TZ", "America/Los_Angeles")
         time.tzset()
         assert [job.arrives_s for job in read_philly(path)] == [0.0, 3 * 3600.0]
@@ -98,7 +98,7 @@ def test_the_command_plays_a_trace(trace, capsys):
 
 
 def test_philly_under_elastic_and_static(shared_data):
-    """The first 400 jobs, on 24 nodes: the shape of EPS Figs 16 and 17, on arrivals that nobody chose."""
+    """The first 400 jobs, on 24 nodes: the shape of EPS Figs 16 and 17, with recorded arrivals."""
     jobs = read_philly(shared_data / "job_traces" / "philly_2017" / "philly.csv.gz")
     assert len(jobs) > 80_000
     assert all(earlier.arrives_s <= later.arrives_s for earlier, later in pairwise(jobs))
@@ -113,7 +113,7 @@ def test_philly_under_elastic_and_static(shared_data):
 
 
 def test_what_a_job_has_given_does_not_lie_idle_behind_a_large_one():
-    """Four short jobs take all that the first can give; behind them comes one that fits only when it has ended."""
+    """Four short jobs take all that the first can give.  The job behind them fits only when the first has ended."""
     short = [TraceJob(200.0 + number, 300.0, 1, f"short{number}") for number in range(4)]
     jobs = [TraceJob(0.0, 1000.0, 8, "first"), *short, TraceJob(300.0, 100.0, 9, "large")]
     found = {policy: simulate_trace(Spec(), jobs, policy) for policy in ("elastic", "static")}

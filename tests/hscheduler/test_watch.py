@@ -1,4 +1,4 @@
-"""What a growth has brought is judged by iterations of the two sizes, and never left unjudged."""
+"""A growth is judged by iterations at both sizes, and always judged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.hscheduler.toy import Toy, request
 
 
 def one_that_grew(policy: str = "elastic") -> Toy:
-    """Nine places: a job of 2 and 1 and its master has grown to 4 and 2, of 0.1 s an iteration; two are free."""
+    """Return nine containers: a job with a master grew from 2 and 1 to 4 and 2, of 0.1 s an iteration; two are free."""
     toy = Toy.of(0, POLICIES[policy])
     toy.send(e.NodeCame("node", Resources(9, 9 * 4096)))
     toy.submit(request("a", most_workers=4, most_servers=2))
@@ -23,7 +23,7 @@ def one_that_grew(policy: str = "elastic") -> Toy:
 
 
 def shrunk(toy: Toy) -> None:
-    """Let another job come, which takes two of its containers; the shrink is not complete."""
+    """Let another job arrive, which takes two of its containers; the shrink is not complete."""
     toy.submit(request("b", most_workers=2, most_servers=1))
     assert toy.scheduler.ledger.is_releasing("a")
 
@@ -32,7 +32,7 @@ def test_iterations_of_the_old_size_are_no_baseline_of_the_next_growth():
     toy = one_that_grew()
     shrunk(toy)
     small = toy.job("a").size
-    # It has all of its members still.
+    # It still has all of its members.
     toy.iterate_now("a", 0.1, 9)
     toy.settle()
     toy.iterate("a", 0.3, 4)
@@ -96,7 +96,7 @@ def test_lost_containers_end_what_was_known_of_a_speed():
 
 
 def shrinks(toy: Toy) -> list[e.ShrinkJob]:
-    """Return what jobs were told to let go of so far."""
+    """Return the containers that jobs were ordered to release so far."""
     return [command for command in toy.commands if isinstance(command, e.ShrinkJob)]
 
 

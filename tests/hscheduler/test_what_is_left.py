@@ -1,4 +1,4 @@
-"""What there is of a sweep that was interrupted, or whose jobs are gone, is said; and the demo keeps a model."""
+"""Messages on the results of an interrupted sweep, or of deleted jobs; and the demo exports a model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def report() -> dict[str, Any]:
 
 
 class Interrupted:
-    """A sweep that Ctrl-C ends."""
+    """A sweep that Ctrl-C interrupts."""
 
     def __init__(self, found: dict[str, Any], has_begun: bool) -> None:
         self.spec = Spec.of(TABLES)
@@ -62,7 +62,7 @@ def test_an_interruption_says_what_there_is(
 ) -> None:
     found = {**report, "completed": finished, "best": report["best"] if finished else None}
     running = Interrupted(found, finished is not None)
-    # Whether it could be trained is not asked here.
+    # Whether it can be trained does not matter here.
     monkeypatch.setattr("hscheduler.runners.check_sweep", lambda spec: None)
     monkeypatch.setattr("hscheduler.runners.Sweep", lambda spec, policy, on_event, points: running)
     spec, target, page = tmp_path / "sweep.toml", tmp_path / "report.json", tmp_path / "page.html"
@@ -97,7 +97,7 @@ def test_a_model_that_is_gone_is_told_with_where_it_would_be(
 
 @pytest.mark.parametrize("own_report", [False, True])
 def test_the_demo_keeps_the_best_model(tmp_path: Path, own_report: bool) -> None:
-    """Its jobs are in a directory that goes with it."""
+    """Its jobs are in a temporary directory."""
     shutil.copy(ROOT / "demo.sh", tmp_path)
     (tmp_path / "setup-env.sh").touch()
     (tmp_path / "demo").mkdir()

@@ -1,4 +1,4 @@
-"""What the plugin in a ResourceManager is answered over HTTP, and who is answered nothing."""
+"""The HTTP server for the plugin in a ResourceManager: its answers, and which requests get none."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def post(server: PluginServer, body: bytes, path: str = "/plan", **headers: str)
 
 
 def planner(*known: Any) -> Any:
-    """Return what plans with these facts of jobs."""
+    """Return a function that plans with these facts of jobs."""
     told = {job.application_id: its for job, its in known}
     return lambda found: make_plan(found, told)
 
@@ -89,7 +89,7 @@ def test_stranger_and_what_is_no_snapshot_get_no_plan() -> None:
 
 
 def test_nothing_is_read_of_who_proves_nothing_and_no_more_than_there_may_be_of_who_does() -> None:
-    """The heads alone are sent: an answer comes without the bodies that they announce."""
+    """Only the headers are sent: the answer comes without the announced body."""
     digest = digest_of(b"never sent")
     with PluginServer(planner(), SECRET) as server:
         for proof, status in ((proof_of_request(b"guessed", digest), 403), (proof_of_request(SECRET, digest), 400)):
@@ -126,11 +126,11 @@ def test_who_plans_for_long_keeps_nobody_waiting_and_an_older_plan_says_so() -> 
             assert time.monotonic() - started < TIMEOUT_S / 4
             assert (status, parse_plan(text).taken_ms) == (200, 1)
             assert began.wait(TIMEOUT_S)
-            # Another ResourceManager is told nothing that was meant for the one before.
+            # Another ResourceManager does not get the plan for the previous one.
             assert at(9, "next life")[0] == 503
         finally:
             go_on.set()
-        # A failure ends nothing.
+        # After a failure the thread continues.
         at(3)
         _until(lambda: at(4)[1].startswith(b"hscheduler-plan\t3\nat\tlife\nat\t4\n"))
 

@@ -1,4 +1,4 @@
-"""Job masters by what YARN says of their applications: how they are found, asked all at once, and understood."""
+"""Job masters, by YARN's list of applications: how they are found, queried in parallel, and understood."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JOB = dataclasses.replace(running(1, {}), host="127.0.0.11", port=4711)
 
 
 class FakeStaged:
-    """Stands for :class:`eps.job.yarn.staged_jobs.StagedJobs`."""
+    """Fake of :class:`eps.job.yarn.staged_jobs.StagedJobs`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -87,11 +87,11 @@ def test_job_that_cannot_be_read_is_said_once_and_tried_now_and_then(
     found.job(JOB)
 
 
-# ---- what they say
+# ---- answers
 
 
 def status(**changes: object) -> dict[str, Any]:
-    """Return a status as a job master tells it."""
+    """Return a status as a job master reports it."""
     members = [
         {"name": "server-1", "role": "server", "container": "container-0099", "granted": container(1, 2)},
         {"name": "worker-1", "role": "worker", "container": "container-0098", "granted": container(1, 3)},
@@ -118,11 +118,11 @@ def test_job_that_starts_says_so_and_one_that_has_ended_gives_nothing() -> None:
     assert facts_of(status(state="finished"), JOB, 1) is None
 
 
-# ---- all at once
+# ---- in parallel
 
 
 class Answering:
-    """Job masters of which some hang until they are let go, and some do not answer."""
+    """Job masters of which some hang until they are released, and some do not answer."""
 
     def __init__(self) -> None:
         self.hanging: set[str] = set()
@@ -141,7 +141,7 @@ class Answering:
         return self.status
 
 
-#: Longer than any test: who waits for it, waits in vain.
+#: Longer than any test.
 DEADLINE_S = 30.0
 
 
@@ -167,7 +167,7 @@ def test_a_round_does_not_wait_for_masters_that_hang_nor_asks_them_again(answeri
 
 
 def test_who_was_late_goes_last(answering: Answering) -> None:
-    """As many as are asked at once hang: one that answers is not asked in that round, and in the next one first."""
+    """All slots hang, so a master that answers is not queried in that round, and goes first in the next one."""
     hang = [running(number, {}) for number in range(1, AT_ONCE + 1)]
     late, quick = running(AT_ONCE + 1, {}), running(AT_ONCE + 2, {})
     answering.hanging = {job.application_id for job in hang}

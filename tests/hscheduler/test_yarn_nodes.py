@@ -1,4 +1,4 @@
-"""The nodes of a cluster that come and go during a scheduler's life."""
+"""Nodes that join and leave a cluster while a scheduler runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def machine(number: int, state: str = "RUNNING", size: Resources = SIZE, port: i
 
 
 def looked(number: int) -> Nodes:
-    """Return so many places with as many machines."""
+    """Return this many slots with as many machines."""
     nodes = Nodes(SIZE, [f"node-{k}" for k in range(1, number + 1)])
     assert nodes.look([machine(k) for k in range(1, number + 1)], 0.0) == []
     return nodes
@@ -93,7 +93,7 @@ def test_of_a_scheduler_that_goes_on_the_places_get_machines_and_the_rest_leave(
 
 
 class Cluster:
-    """Machines that a test changes; nobody answers where there are None."""
+    """Machines that a test changes; with None the cluster does not answer."""
 
     def __init__(self, *machines: Machine) -> None:
         self.machines: tuple[Machine, ...] | None = machines
@@ -167,7 +167,7 @@ def test_a_service_goes_on_with_the_nodes_that_it_began_with_whatever_there_is_b
     with Service(directory, settings, machines=cluster) as service:
         service.leave()
     cluster.machines = (machine(1), machine(2, "DECOMMISSIONED"), machine(3), machine(4))
-    # What the cluster has by now.
+    # The nodes of the cluster now.
     with Service(directory, replace(settings, nodes=3), machines=cluster) as service:
         assert service._nodes is not None
         service._nodes.look()

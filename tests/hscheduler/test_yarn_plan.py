@@ -1,4 +1,4 @@
-"""What is planned of a snapshot of YARN: who gives, who never does, and which limit holds an application back."""
+"""Plans for a snapshot of YARN: which jobs give, which never do, and which limit holds an application back."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_container_that_holds_several_is_taken_for_several() -> None:
     job = larger(running(1, {"n1:1": 1, "n2:1": 4}))
     plan = planned(snapshot(job, waiting(2, tags=TRIO)), (job, facts(job)))
     assert plan.takes == (container(1, 6),), "it holds all three"
-    # One that holds two, and what is free beside it.
+    # A container that holds two, and the free space beside it.
     job = larger(running(1, {"n1:1": 1, "n2:1": 4}), 2)
     plan = planned(snapshot(job, waiting(2, tags=TRIO)), (job, facts(job)))
     assert plan.takes == (container(1, 5), container(1, 6))
@@ -117,7 +117,7 @@ def test_what_turns_out_not_to_be_needed_is_left() -> None:
 
 
 def larger(job: Application, times: int = 3) -> Application:
-    """Return a job whose members have containers so many times as large."""
+    """Return a job whose members have containers this many times as large."""
     size = Resources(SIZE.vcores * times, SIZE.memory_mb * times)
     held = (c if c.is_master else dataclasses.replace(c, size=size) for c in job.containers)
     return dataclasses.replace(job, containers=tuple(held))
@@ -163,7 +163,7 @@ def test_what_is_marked_is_not_taken_twice_and_spared_when_nobody_waits() -> Non
     job = running(1, {"n1:1": 2, "n2:1": 2}, marked=(5,))
     assert planned(snapshot(job, waiting(2)), (job, facts(job))) == Plan("life", 5000)
     assert planned(snapshot(job), (job, facts(job))).spares == (container(1, 5),)
-    # Somebody else got it: the next plan takes another one.
+    # Another application got it: the next plan takes another container.
     gone = dataclasses.replace(job, containers=job.containers[:-1])
     assert planned(snapshot(gone, waiting(2)), (gone, facts(gone))).takes == (container(1, 4),)
 
@@ -217,7 +217,7 @@ def test_only_containers_on_nodes_with_the_label_make_room() -> None:
 def test_what_is_wanted_and_could_be_spared_is_told_where_it_is_too_little(
     label: str, counts_cores: bool, told: str
 ) -> None:
-    # A server and two workers at n1, four workers at n2: one of each role stays, elsewhere where there is one.
+    # A server and two workers at n1, four workers at n2: one of each role stays, preferably elsewhere.
     job = running(1, {"n1:1": 3, "n2:1": 4})
     asked = waiting(2, asks=(Ask(True, 1, Resources(5, 5120), label),))
     found = snapshot(job, asked, labels={"n2:1": "transient"}, free={"n1:1": SIZE}, counts_cores=counts_cores)
@@ -240,7 +240,7 @@ def test_user_who_has_all_that_one_may_have_is_told() -> None:
         plan = planned(snapshot(job, waiting(2), users=(full,), free=free), (job, facts(job)))
         assert plan.takes == ()
         assert "user ada has 4 vcores and 4096 MiB of the 4 vcores and 4096 MiB" in plan.sentences[0]
-    # Where the same user's job gives, there is room under the limit.
+    # If a job of the same user gives, the user stays below the limit.
     own = running(1, {"n1:1": 4})
     assert len(planned(snapshot(own, waiting(2), users=(full,)), (own, facts(own))).takes) == 1
 
@@ -274,7 +274,7 @@ def test_where_there_is_room_nobody_gives() -> None:
     plan = planned(snapshot(job, waiting(2), free={"n2:1": SIZE}), (job, facts(job)))
     assert plan.takes == ()
     assert "there is room, YARN has not granted it yet" in plan.sentences[0]
-    # The next in the queue does not count on the same room.
+    # The next one in the queue does not count the same space.
     both = snapshot(job, waiting(2), waiting(3), free={"n2:1": SIZE})
     assert len(planned(both, (job, facts(job))).takes) == 1
 

@@ -1,4 +1,4 @@
-"""The texts between the plugin in a ResourceManager and H-scheduler: what is written is read, all else refused."""
+"""The text format between the plugin in a ResourceManager and H-scheduler: round trips, and refusal of other text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_is_written_is_read() -> None:
 
 
 def test_what_belongs_to_an_application_comes_anywhere_behind_it() -> None:
-    """The plugin reads what is waited for last of all: see its ``describe``."""
+    """The plugin writes pending requests last: see its ``describe``."""
     first, *lines, end = snapshot_text(SNAPSHOT).splitlines(keepends=True)
     order = [b"app", b"container", b"node", b"queue", b"user", b"ask"]
     lines.sort(key=lambda line: order.index(line.partition(b"\t")[0]))
