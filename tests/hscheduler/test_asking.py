@@ -54,7 +54,7 @@ def owner() -> Iterator[Owner]:
     assert not found.thread.is_alive()
 
 
-def test_a_question_is_asked_on_the_thread_that_owns_what_it_looks_at(owner: Owner) -> None:
+def test_a_question_is_answered_on_the_owners_thread(owner: Owner) -> None:
     assert owner.ask(threading.current_thread) is owner.thread
     # A question on the owner's thread must not wait for itself.
     assert owner.ask(lambda: owner.ask(threading.current_thread)) is owner.thread
@@ -62,13 +62,13 @@ def test_a_question_is_asked_on_the_thread_that_owns_what_it_looks_at(owner: Own
     assert owner.ask(threading.current_thread) is threading.current_thread(), "nothing changes there any more"
 
 
-def test_what_a_question_raises_is_its_askers(owner: Owner) -> None:
+def test_an_exception_of_a_question_is_raised_in_the_calling_thread(owner: Owner) -> None:
     with pytest.raises(ZeroDivisionError):
         owner.ask(lambda: 1 // 0)
     assert owner.ask(lambda: "well") == "well"
 
 
-def test_an_owner_that_is_held_up_is_waited_for_so_long_and_one_that_ends_not_at_all(owner: Owner) -> None:
+def test_a_question_times_out_if_the_owner_hangs_and_returns_at_once_if_it_ends(owner: Owner) -> None:
     held, goes_on = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -131,7 +131,7 @@ def answers_of(held: Held) -> dict[str, Callable[[], Any]]:
 
 
 @pytest.mark.parametrize("kind", ("report", "jobs", "job"))
-def test_nobody_sees_an_event_that_is_taken_by_half(held: Held, kind: str) -> None:
+def test_no_answer_shows_an_event_that_is_processed_in_part(held: Held, kind: str) -> None:
     ask, answers = answers_of(held)[kind], list[Any]()
     asker = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
     asker.start()

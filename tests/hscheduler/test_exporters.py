@@ -36,7 +36,7 @@ REPORT: dict[str, Any] = {
 @pytest.mark.parametrize(("flag", "package", "extra"), [
     ("--tensorboard", "tensorboardX", "'.[tensorboard]'"), ("--mlflow", "mlflow.entities", "'.[mlflow]'"),
 ])  # fmt: skip
-def test_what_is_not_installed_is_said_before_anything_runs(
+def test_a_missing_package_is_reported_before_anything_runs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -51,7 +51,7 @@ def test_what_is_not_installed_is_said_before_anything_runs(
     assert f"install {extra}" in capsys.readouterr().err
 
 
-def test_curves_and_points_come_to_tensorboard(tmp_path: Path) -> None:
+def test_curves_and_points_are_written_to_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="TensorBoard's extra is not installed")
     from tensorboardX.proto import event_pb2
     from tensorboardX.record_writer import masked_crc32c
@@ -82,7 +82,9 @@ def tracking(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.usefixtures("tracking")
-def test_a_server_of_mlflow_that_does_not_answer_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_mlflow_server_that_does_not_answer_is_reported_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(exporters_module, "ANSWER_S", 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -91,7 +93,7 @@ def test_a_server_of_mlflow_that_does_not_answer_is_told_before_anything_runs(mo
 
 
 @pytest.mark.usefixtures("tracking")
-def test_what_mlflow_does_not_take_is_told_with_what_it_does() -> None:
+def test_values_that_mlflow_refuses_are_reported_with_the_rule() -> None:
     with pytest.raises(
         ConfigError, match=r"mlflow: nonsense://x cannot be used: the extra mlflow takes http://HOST:PORT"
     ):
@@ -117,7 +119,7 @@ def test_trials_become_runs_of_mlflow(tmp_path: Path, tracking: Any, as_uri: boo
     assert second.data.tags["why"] == "it diverged"
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="TensorBoard's extra is not installed")
     (tmp_path / "file").write_text("")
     (export,) = exporters(str(tmp_path / "file"), None)

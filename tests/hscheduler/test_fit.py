@@ -44,7 +44,7 @@ def made() -> dict[str, dict[str, object]]:
     return found
 
 
-def test_speed_and_costs_are_found_again(made):
+def test_speed_and_costs_are_recovered(made):
     found = fit(list(made.values()))
     job = Spec.of(TABLES).job_spec()
     for size in ((1, 1), (2, 1), (4, 2), (6, 3), (12, 4)):
@@ -60,7 +60,7 @@ def test_speed_and_costs_are_found_again(made):
     assert costs["restart_s"] == pytest.approx(true["restart_s"], abs=0.2)
 
 
-def test_what_was_not_decided_is_no_cause_of_a_change(made):
+def test_changes_without_a_decision_are_ignored(made):
     report = made["elastic"]
     ends = [
         {"at_s": at_s + 1e-3, "sentence": "it was killed", "jobs": [trial["job_id"]], "plan": []}
@@ -201,7 +201,7 @@ class TestCommands:
         assert "predicted / real 1.0" in lines[-2] or "predicted / real 0.9" in lines[-2]
         assert set(json.loads(target.read_text())) == {"elastic", "kill"}
 
-    def test_from_simulated_jobs_nothing_is_learnt(self, report, tmp_path, capsys):
+    def test_simulated_jobs_are_not_fitted(self, report, tmp_path, capsys):
         path, spec = tmp_path / "simulated.json", tmp_path / "sweep.toml"
         spec.write_text("[sweep]\ntrials = 2\n[space]\nl2 = { choice = [0, 1] }\n")
         assert cli.main(["simulate", str(spec), "--report", str(path)]) == 0
@@ -215,7 +215,7 @@ class TestCommands:
         assert cli.main(["fit", str(path)]) == 0
 
     @pytest.mark.parametrize("command", [["fit"], ["simulate", "--like"]])
-    def test_what_is_no_json_is_no_report(self, command, tmp_path, capsys):
+    def test_text_that_is_not_json_is_refused(self, command, tmp_path, capsys):
         path = tmp_path / "notes.txt"
         path.write_text("[job] not JSON")
         assert cli.main([*command, str(path)]) == EXIT_BAD_INPUT
@@ -245,11 +245,11 @@ class TestCommands:
             (["simulate", "--paper", "--model", "REPORT"], "not a model that hscheduler fit wrote"),
         ],
     )
-    def test_bad_words_are_told(self, report, words, message, capsys):
+    def test_bad_arguments_are_refused(self, report, words, message, capsys):
         assert cli.main([str(report) if word == "REPORT" else word for word in words]) in (1, 2)
         assert message in capsys.readouterr().err
 
-    def test_what_is_no_report_is_told(self, tmp_path):
+    def test_json_that_is_no_report_is_refused(self, tmp_path):
         path = tmp_path / "report.json"
         for text, message in (("{}", "not a report"), ("[", "Expecting"), ('{"trials": []}', "not a report")):
             path.write_text(text)

@@ -80,7 +80,9 @@ def with_a_damaged_entry(directory: ServiceDir) -> None:
         (with_a_damaged_entry, "an entry cannot be read: JSONDecodeError"),
     ),
 )
-def test_who_cannot_go_on_is_told_why_what_runs_and_what_to_do(spoil: Any, message: str, directory: ServiceDir) -> None:
+def test_a_record_that_cannot_be_resumed_is_reported_with_its_running_jobs_and_the_remedy(
+    spoil: Any, message: str, directory: ServiceDir
+) -> None:
     spoil(directory)
     running, _, others = jobs_of(directory)
     with JobLock(running / "lock"), JobLock(others / "lock"), pytest.raises(StorageError) as told:
@@ -91,7 +93,7 @@ def test_who_cannot_go_on_is_told_why_what_runs_and_what_to_do(spoil: Any, messa
     assert f"with the record kept aside: hscheduler serve --forget --state {directory.path}" in text
 
 
-def test_a_service_begins_anew_and_keeps_the_record_that_it_forgets(
+def test_forgetting_a_record_keeps_its_file_and_starts_an_empty_one(
     directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_another_version(directory)
@@ -114,7 +116,7 @@ def test_a_service_begins_anew_and_keeps_the_record_that_it_forgets(
     locks[others.name].close()
 
 
-def test_a_job_that_cannot_be_ended_keeps_the_record_from_being_forgotten(
+def test_a_record_is_not_forgotten_while_a_job_cannot_be_ended(
     directory: ServiceDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def kill(self: Any, reason: str, timeout_s: float) -> None:
@@ -126,7 +128,7 @@ def test_a_job_that_cannot_be_ended_keeps_the_record_from_being_forgotten(
     assert directory.record.exists()
 
 
-def test_whose_jobs_run_is_not_guessed(directory: ServiceDir) -> None:
+def test_jobs_of_an_unreadable_record_are_not_guessed(directory: ServiceDir) -> None:
     directory.record.write_bytes(b"what is this\n" + directory.record.read_bytes())
     running = jobs_of(directory)[0]
     with JobLock(running / "lock"):
@@ -164,14 +166,14 @@ def test_the_command_line_can_forget(directory: ServiceDir, monkeypatch: pytest.
         ({"policy": "static"}, r"policy 'elastic' \(not 'static'\)"),
     ),
 )
-def test_a_service_goes_on_with_what_it_was_begun_with(
+def test_a_service_resumes_only_with_the_settings_of_its_record(
     other: dict[str, Any], message: str, directory: ServiceDir
 ) -> None:
     with pytest.raises(ConfigError, match=f"was created with {message}"):
         Service(directory, ServiceSettings(**other))
 
 
-def test_what_is_not_said_again_is_as_it_was(directory: ServiceDir) -> None:
+def test_settings_that_are_not_given_again_come_from_the_record(directory: ServiceDir) -> None:
     forget(directory)
     with Service(directory, ServiceSettings(feedback_iteration=7)) as service:
         service.leave()

@@ -75,7 +75,7 @@ def scheduler(world: World, disk: Disk, tmp_path: Path) -> Iterator[LiveSchedule
 
 
 @pytest.mark.parametrize("fault", ("is_full", "fails_to_sync"))
-def test_events_wait_while_the_disk_is_full_and_are_taken_when_it_is_not(
+def test_events_wait_while_the_disk_is_full(
     fault: str, scheduler: LiveScheduler, disk: Disk, world: World, tmp_path: Path
 ) -> None:
     # Progress that no decision depends on is written late; it survives a failed write.
@@ -106,7 +106,7 @@ def test_events_wait_while_the_disk_is_full_and_are_taken_when_it_is_not(
     again.close()
 
 
-def test_what_waits_does_not_become_more_and_more_and_nothing_is_lost_of_it(
+def test_waiting_events_are_bounded_and_none_is_lost(
     scheduler: LiveScheduler, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk.is_full = True
@@ -144,7 +144,7 @@ def test_what_waits_does_not_become_more_and_more_and_nothing_is_lost_of_it(
     again.close()
 
 
-def test_what_a_job_says_keeps_its_order_where_some_of_it_is_told_as_one() -> None:
+def test_events_of_a_job_keep_their_order_when_some_are_merged() -> None:
     now_s = [0.0]
     inbox = Inbox(lambda: now_s[0])
     called: list[str] = []
@@ -203,7 +203,7 @@ def test_a_scheduler_can_be_left_while_the_disk_is_full(
     again.close()
 
 
-def test_a_service_refuses_what_is_new_while_the_disk_is_full(world: World, disk: Disk, tmp_path: Path) -> None:
+def test_a_service_refuses_new_jobs_while_the_disk_is_full(world: World, disk: Disk, tmp_path: Path) -> None:
     directory = ServiceDir(tmp_path / "service")
     with Service(directory, ServiceSettings(nodes=2)) as service, SchedulerClient(directory) as client:
         client.submit_job("t1", JobSpec())

@@ -107,7 +107,7 @@ def settled(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_each_order_is_answered_once_whatever_happens(seed: int) -> None:
+def test_each_order_is_answered_once_under_random_events(seed: int) -> None:
     lot = Random(seed)
     shell, outstanding, number, heard, answered = Shell(lot), Outstanding(), 0, 0, 0
     held = {"c1", "c2", "c3"}
@@ -156,7 +156,7 @@ def test_each_order_is_answered_once_whatever_happens(seed: int) -> None:
     assert all(now is e.JobEnded for before, now in pairwise(parts) if before is e.JobStarted)
 
 
-def test_a_job_that_is_told_to_end_while_it_starts_is_ended_when_it_has() -> None:
+def test_a_job_cancelled_during_its_start_is_ended_after_it() -> None:
     shell = Shell(Random(3))
     shell.obey(1, START)
     shell.obey(2, e.EndJob("a", False, "the worst"))

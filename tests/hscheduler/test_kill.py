@@ -40,7 +40,7 @@ def test_a_job_grows_where_that_saves_more_than_a_restart_costs(iteration, phase
     assert alone(iteration).job("a").phase is phase
 
 
-def test_one_of_which_nobody_knows_how_long_it_is_grows():
+def test_a_job_of_unknown_length_grows():
     assert alone(810, iterations=0).job("a").phase is Phase.RESTARTING
 
 
@@ -56,7 +56,7 @@ def test_a_growth_is_undone_where_that_saves_more_than_a_restart_costs(iteration
 
 
 @pytest.mark.parametrize(("iterations_of_b", "restarts"), [(300, 1), (900, 0)])
-def test_simulated_jobs_are_as_far_as_they_are_when_it_decides(iterations_of_b, restarts):
+def test_decisions_use_the_simulated_jobs_current_progress(iterations_of_b, restarts):
     """When b ends, a has 700 or 100 iterations left, of 0.055 s: 38.5 s or 5.5 s, of which half could be saved."""
     speed = SpeedModel(12, 0.05 / 6)
     jobs = [

@@ -99,7 +99,7 @@ def drive(world: World, scheduler: LiveScheduler) -> bool:
 
 
 @pytest.mark.parametrize("policy", ("elastic", "kill", "static-stop"))
-def test_a_scheduler_may_die_at_every_step_of_a_decision(
+def test_a_scheduler_may_crash_at_every_step_of_a_decision(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed, scheduler = run(policy, tmp_path, 0, monkeypatch)
@@ -125,7 +125,7 @@ def record_of(directory: Path) -> SqliteRecord:
     return SqliteRecord(directory / "record.sqlite")
 
 
-def test_a_record_goes_on_with_what_it_was_begun_with(tmp_path: Path) -> None:
+def test_a_record_resumes_only_with_its_settings(tmp_path: Path) -> None:
     LiveScheduler(nodes(2), LiveSettings("elastic"), record=record_of(tmp_path)).close()
     with pytest.raises(ConfigError, match=r"was created with policy 'elastic' \(not 'static'\): use the same"):
         LiveScheduler(nodes(2), LiveSettings("static"), record=record_of(tmp_path))
@@ -133,7 +133,7 @@ def test_a_record_goes_on_with_what_it_was_begun_with(tmp_path: Path) -> None:
         LiveScheduler(nodes(3), LiveSettings("elastic"), record=record_of(tmp_path))
 
 
-def test_a_record_says_by_which_flags_it_was_begun_with_containers_of_another_size(tmp_path: Path) -> None:
+def test_a_record_with_another_container_size_is_refused_with_its_flags(tmp_path: Path) -> None:
     size = ClusterSpec(container_memory="512MiB", container_vcores=1)
     small = LiveSettings("elastic", job_settings=container_settings(size, "docker"))
     LiveScheduler(nodes(2), small, record=record_of(tmp_path)).close()
@@ -147,7 +147,7 @@ def test_a_record_says_by_which_flags_it_was_begun_with_containers_of_another_si
         LiveScheduler(nodes(2), LiveSettings("elastic"), record=record_of(tmp_path))
 
 
-def test_what_a_record_was_begun_with_is_told_also_where_no_flag_says_it(tmp_path: Path) -> None:
+def test_different_settings_without_a_flag_are_described_too(tmp_path: Path) -> None:
     here = LiveSettings("elastic", job_settings={"on": "docker", "image": "a"})
     LiveScheduler(nodes(1), here, record=record_of(tmp_path)).close()
     other = replace(here, job_settings={"on": "docker", "image": "b"})
@@ -159,7 +159,7 @@ def test_what_a_record_was_begun_with_is_told_also_where_no_flag_says_it(tmp_pat
         LiveScheduler(renamed, here, record=record_of(tmp_path))
 
 
-def test_a_record_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_a_record_with_another_number_of_orders_is_refused(tmp_path: Path) -> None:
     LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path)).close()
     record = record_of(tmp_path)
     record.append([Entry(1.0, e.NodeCame("more", Resources(1, 1024)), given=4)], durable=False)
@@ -184,7 +184,7 @@ def test_a_record_that_leads_to_other_orders_is_refused(tmp_path: Path, monkeypa
         replayed(tmp_path)
 
 
-def test_time_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_time_continues_from_the_record(tmp_path: Path) -> None:
     scheduler = LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
     scheduler.close()
     record = record_of(tmp_path)
@@ -207,7 +207,7 @@ def test_a_wall_clock_that_is_set_changes_nothing(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("goes_on", (True, False))
-def test_time_counts_while_no_scheduler_is_there_unless_the_machine_was_not_either(
+def test_time_without_a_scheduler_counts_unless_the_machine_rebooted(
     goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_s, which = [1000.0], ["one"]
@@ -254,7 +254,7 @@ def test_a_job_that_was_refused_may_be_cancelled(tmp_path: Path) -> None:
     assert found is not None and found.why == "it cannot work"
 
 
-def test_an_id_is_used_once_by_those_who_submit_it_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_submitted_twice_at_once_is_used_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = threading.Barrier(2)
     made = live.Submission
 
@@ -282,7 +282,7 @@ def test_an_id_is_used_once_by_those_who_submit_it_together(tmp_path: Path, monk
         ("a" * 60, {}, "must be 1 to 64 letters"),
     ),
 )
-def test_what_could_not_be_written_or_started_is_refused_at_once(
+def test_jobs_that_could_not_be_recorded_or_started_are_refused_at_once(
     job_id: str, point: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     scheduler = one(tmp_path)
@@ -309,7 +309,9 @@ def test_a_job_is_not_over_because_its_scheduler_is(tmp_path: Path, monkeypatch:
     scheduler.close(leave=True)
 
 
-def test_what_is_not_started_any_more_is_started_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_ordered_during_the_close_is_left_to_the_next_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scheduler = one(tmp_path)
     scheduler._new_submission("a", "s", JobSpec(), {})
     stop = scheduler._loop.stop
@@ -327,7 +329,7 @@ def test_what_is_not_started_any_more_is_started_by_the_next(tmp_path: Path, mon
     assert replayed(tmp_path).state.jobs["a"].phase is Phase.STARTING
 
 
-def test_who_was_where_is_known_of_what_is_held_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_are_restored_only_for_held_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, found = World(0), []
 
     def fake(job_id: str, launch: Any, metric: str, feedback: int, say: Any, *rest: Any) -> Any:

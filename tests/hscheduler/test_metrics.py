@@ -90,7 +90,7 @@ def test_prometheus_reads_a_sweep() -> None:
     assert len(latency) == len(LATENCY_BOUNDS_S) + 3
 
 
-def test_a_sweep_that_has_not_begun_has_metrics_too() -> None:
+def test_a_sweep_that_has_not_started_has_metrics_too() -> None:
     found = parsed(metrics_text(Look()))
     assert found["hscheduler_utilisation_ratio"].samples[0].value == 0.0
     assert "hscheduler_best" not in found
@@ -122,7 +122,7 @@ def test_a_service_counts_the_jobs_and_the_trials_of_each_sweep(tmp_path: Path) 
         assert counted(again, "hscheduler_jobs") == jobs and counted(again, "hscheduler_trials") == trials
 
 
-def test_which_trial_a_job_is_of_is_known_as_a_report_counts_it() -> None:
+def test_metrics_and_reports_agree_on_a_jobs_trial() -> None:
     def made(*job_ids: str, **more: Any) -> list[Submission]:
         return [Submission(job_id, "sweep", "name", JobSpec(), more) for job_id in job_ids]
 
@@ -139,7 +139,7 @@ def test_which_trial_a_job_is_of_is_known_as_a_report_counts_it() -> None:
     assert found["a"] == ["a", "a-again-1", "a-again-2"]
 
 
-def test_what_labels_and_numbers_hold_is_read_back() -> None:
+def test_labels_and_numbers_survive_a_round_trip() -> None:
     odd = 'a"b\\c\nd'
     text = text_of(
         [

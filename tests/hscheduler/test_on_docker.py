@@ -38,7 +38,7 @@ def test_every_job_has_containers_of_the_size_that_the_scheduler_counts_with(eng
     assert (job.number_by_role("memory_mb", "server"), job.number_by_role("vcores", "worker")) == (512, 2)
 
 
-def test_an_image_that_is_missing_is_told_before_the_first_trial(engine: FakeDockerEngine) -> None:
+def test_a_missing_image_is_reported_before_the_first_trial(engine: FakeDockerEngine) -> None:
     tables = {"job": {"on": "docker", "image": "nothing-of-that-name"}}
     with pytest.raises(ConfigError, match="image is 'nothing-of-that-name', but the Docker engine has no such image"):
         placed(Spec.of(tables), None)
@@ -46,13 +46,13 @@ def test_an_image_that_is_missing_is_told_before_the_first_trial(engine: FakeDoc
         hscheduler.sweep(tables)
 
 
-def test_no_engine_is_told_before_the_first_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_engine_is_reported_before_the_first_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nowhere.sock")
     with no_engine(), pytest.raises(ResourceError, match=r"the Docker engine at .*nowhere\.sock does not answer"):
         placed(SPEC, "docker")
 
 
-def test_a_service_tells_its_jobs() -> None:
+def test_a_service_passes_its_settings_to_its_jobs() -> None:
     flags = ["serve", "--on", "docker", "--nodes", "3", "--container-memory", "512MiB", "--container-vcores", "2"]
     found = settings_here(build_parser().parse_args(flags))
     assert (found.nodes, found.vcores, found.memory, found.job_settings) == (3, None, None, SETTINGS)

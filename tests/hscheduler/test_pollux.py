@@ -74,13 +74,13 @@ def test_early_feedback_is_read_from_the_curve(workload):
         ("name,time,application,num_replicas\nx,1,other,1\n", "has no measurements for the applications"),
     ],
 )
-def test_what_is_no_workload_is_told(workload, text, message):
+def test_an_invalid_workload_is_refused(workload, text, message):
     workload.write_text(text)
     with pytest.raises(DataError, match=message):
         read_pollux(workload, UNIT, 0, 100)
 
 
-def test_measurements_that_cannot_be_read_are_told(workload):
+def test_unreadable_measurements_are_reported(workload):
     folder = workload.parent.parent / "traces" / "net"
     (folder / "validation-8.csv").write_text("iteration,metric\n1,many\n")
     with pytest.raises(DataError, match=r"validation-8.csv, line 2: not numbers"):

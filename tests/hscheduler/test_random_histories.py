@@ -175,7 +175,7 @@ def test_a_lost_node_takes_its_containers_with_it():
     assert toy.scheduler.ledger.all() == []
 
 
-def test_a_start_that_was_promised_on_what_is_kept_is_planned_again():
+def test_a_start_promised_on_containers_that_stay_is_planned_again():
     toy = Toy.of(2, POLICIES["elastic"])
     toy.send(e.SweepOpened("sweep", threshold=3))
     for name, workers in (("a", 3), ("c", 1)):
@@ -198,7 +198,7 @@ def test_a_start_that_was_promised_on_what_is_kept_is_planned_again():
     assert toy.job("b").phase is Phase.EARLY_FEEDBACK
 
 
-def test_who_waits_says_behind_whom():
+def test_a_queued_job_names_the_job_before_it():
     toy = Toy.of(1, POLICIES["static"])
     toy.submit(*[request(name) for name in "abcd"])
     toy.settle()
@@ -208,7 +208,7 @@ def test_who_waits_says_behind_whom():
 
 
 @pytest.mark.parametrize("size", [(4, 2), (5, 3)])
-def test_a_restarting_job_starts_again_with_what_fits_still(size):
+def test_a_restarting_job_starts_with_the_size_that_still_fits(size):
     """It restarts with more than it requested when a node is lost: eight containers remain of twelve."""
     toy = Toy.of(3, POLICIES["kill"])
     toy.send(e.SweepOpened("sweep", threshold=9))
@@ -231,7 +231,7 @@ def test_a_restarting_job_starts_again_with_what_fits_still(size):
     assert toy.job("b").phase is Phase.EARLY_FEEDBACK
 
 
-def test_a_head_that_fits_no_more_ends_and_the_others_go_on():
+def test_a_head_that_no_longer_fits_ends_and_the_queue_continues():
     toy = Toy.of(2, POLICIES["elastic"])
     toy.submit(request("runs", 5, 1, most_workers=5, most_servers=1))
     toy.submit(request("large", 5, 2), request("small", 1, 1))
@@ -257,7 +257,7 @@ def test_a_job_whose_master_is_lost_with_its_node_ends():
     assert toy.scheduler.ledger.all() == []
 
 
-def test_a_job_that_ends_before_its_feedback_iteration_ends_nobody_else():
+def test_a_job_that_ends_before_its_feedback_iteration_ends_no_other_job():
     toy = Toy.of(3, POLICIES["static-stop"])
     toy.send(e.SweepOpened("sweep", threshold=1))
     toy.submit(request("a"), request("b"))
@@ -269,7 +269,7 @@ def test_a_job_that_ends_before_its_feedback_iteration_ends_nobody_else():
     assert toy.job("b").feedback == 1.0
 
 
-def test_a_shrink_gives_up_a_growth_that_has_not_begun():
+def test_a_shrink_cancels_a_growth_that_has_not_started():
     toy = Toy.of(1, POLICIES["elastic"])
     toy.submit(request("a", 1, 1))
     toy.settle()
@@ -292,7 +292,7 @@ def test_a_job_larger_than_the_cluster_is_refused_with_the_reason(workers):
 
 
 @pytest.mark.parametrize(("memory_mb", "enough_mb"), [(2 * 4096, 2048), (2 * 1024, 512), (2 * 256, None)])
-def test_a_job_whose_containers_are_too_large_is_told_of_a_size_that_fits(memory_mb, enough_mb):
+def test_a_job_with_too_large_containers_is_refused_with_a_size_that_fits(memory_mb, enough_mb):
     """The default container has 4 GiB; a node with many cores may hold few of them."""
     toy = Toy.of(0, POLICIES["elastic"])
     toy.send(e.NodeCame("node0", Resources(8, memory_mb)))
@@ -328,7 +328,7 @@ def test_a_cancelled_job_ends_and_leaves_nothing(phase):
     assert toy.scheduler.ledger.all() == []
 
 
-def test_events_of_jobs_that_never_were_are_refused():
+def test_events_of_unknown_jobs_are_refused():
     toy = Toy.of(1, POLICIES["static"])
     with pytest.raises(ValueError, match="unknown job ghost"):
         toy.send(e.JobStarted("ghost"))

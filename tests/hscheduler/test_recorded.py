@@ -174,7 +174,7 @@ def test_random_histories_with_faults_are_decided_as_from_all_events(policy: str
         kept.record.close()
 
 
-def test_entries_lead_to_where_the_scheduler_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_lead_to_the_schedulers_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if progress that no decision depends on is written late and merged."""
     for policy in sorted(POLICIES):
         happened, lot = events_of(policy, 3, monkeypatch), Random(policy)
@@ -252,7 +252,7 @@ def test_orders_are_outstanding_until_they_are_answered() -> None:
 
 @pytest.mark.usefixtures("few_are_kept", "grows")
 @pytest.mark.parametrize("policy", ("elastic", "kill"))
-def test_a_scheduler_may_die_whenever_its_record_is_compacted(
+def test_a_scheduler_may_crash_during_any_compaction(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begins: list[None] = []
@@ -324,7 +324,7 @@ SAID: dict[str, Callable[[LiveScheduler, str], None]] = {
 
 @pytest.mark.usefixtures("world")
 @pytest.mark.parametrize("kind", SAID)
-def test_a_record_is_compacted_while_others_speak_of_sweeps(tmp_path: Path, kind: str) -> None:
+def test_a_record_is_compacted_while_other_threads_open_sweeps(tmp_path: Path, kind: str) -> None:
     scheduler = scheduler_of(tmp_path)
     scheduler.open_sweep(e.SweepOpened("early"), {"sweep": {"trials": 1}})
     SAID[kind](scheduler, "early")
@@ -355,7 +355,7 @@ def test_a_record_is_compacted_while_others_speak_of_sweeps(tmp_path: Path, kind
 
 
 @pytest.mark.usefixtures("world", "few_are_kept", "grows")
-def test_how_many_jobs_are_over_is_known_without_a_look_at_those_that_have_left(
+def test_ended_jobs_are_counted_without_reading_those_that_have_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = scheduler_of(tmp_path)
@@ -368,7 +368,7 @@ def test_how_many_jobs_are_over_is_known_without_a_look_at_those_that_have_left(
 
 
 @pytest.mark.usefixtures("world", "few_are_kept", "grows")
-def test_a_record_and_what_is_read_of_it_do_not_grow_with_the_jobs_that_are_over(tmp_path: Path) -> None:
+def test_the_record_and_its_reads_do_not_grow_with_ended_jobs(tmp_path: Path) -> None:
     scheduler = scheduler_of(tmp_path)
     for number in range(60):
         ended(scheduler, number)
@@ -398,9 +398,7 @@ def test_a_record_and_what_is_read_of_it_do_not_grow_with_the_jobs_that_are_over
 
 
 @pytest.mark.usefixtures("world", "few_are_kept", "grows")
-def test_jobs_do_not_leave_where_the_record_cannot_be_compacted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_stay_while_the_record_cannot_be_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: SqliteRecord, *args: Any) -> None:
         raise StorageError("database or disk is full")
 
@@ -417,7 +415,7 @@ def test_jobs_do_not_leave_where_the_record_cannot_be_compacted(
 
 
 @pytest.mark.usefixtures("world", "few_are_kept", "grows")
-def test_a_service_goes_on_from_a_snapshot(tmp_path: Path) -> None:
+def test_a_service_resumes_from_a_snapshot(tmp_path: Path) -> None:
     directory = ServiceDir(tmp_path / "service")
     tables = {
         "sweep": {"trials": 6, "algorithm": "random"},
@@ -462,7 +460,7 @@ def test_a_service_goes_on_from_a_snapshot(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("world")
-def test_the_next_attempt_goes_on_with_a_record_that_it_shares_and_the_one_before_does_nothing_more(
+def test_the_next_attempt_resumes_from_the_shared_record_and_fences_the_previous_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "_RETRY_S", 0.02)

@@ -91,13 +91,15 @@ def test_the_csv_has_a_row_for_each_trial(
 
 
 @pytest.mark.parametrize("value", [[], {}, {"state": "finished"}, {"elastic": {"policy": "elastic"}}, 7])
-def test_what_is_no_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: object) -> None:
+def test_a_file_that_is_no_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: object) -> None:
     assert cli.main(["results", written(tmp_path / "report.json", value)]) != 0
     assert "Traceback" not in (error := capsys.readouterr().err) and "report.json" in error
 
 
 @pytest.mark.parametrize("command", [["results"], ["page", "--out", "page.html"]])
-def test_what_is_no_json_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+def test_text_that_is_not_json_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text("[job]\n")
     assert cli.main([*command, str(path)]) == 2
@@ -114,7 +116,7 @@ def test_a_simulated_sweep_has_no_model(
     assert "there is no such file" in capsys.readouterr().err
 
 
-def test_a_word_that_is_no_file_is_a_sweep_of_the_default_service(
+def test_a_name_that_is_no_file_is_a_sweep_of_the_default_service(
     report: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))

@@ -58,7 +58,7 @@ def gone(tmp_path: Path) -> ServiceDir:
 
 
 @pytest.mark.parametrize("command", [["jobs"], ["why", "a"], ["kill", "a"]])
-def test_that_no_service_runs_is_said_at_once(
+def test_a_missing_service_is_reported_at_once(
     gone: ServiceDir, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([*command, "--state", str(gone.path)]) == 4
@@ -66,7 +66,7 @@ def test_that_no_service_runs_is_said_at_once(
     assert capsys.readouterr().err.endswith(told)
 
 
-def test_one_that_runs_or_ran_a_moment_ago_is_waited_for(gone: ServiceDir) -> None:
+def test_a_client_waits_for_a_service_that_runs_or_ran_a_moment_ago(gone: ServiceDir) -> None:
     with SchedulerClient(gone, give_up_s=0.3) as client:
         with gone.lock(), pytest.raises(PeerUnavailableError, match=r"does not answer for 0\.3 s"):
             client.jobs()
@@ -75,7 +75,7 @@ def test_one_that_runs_or_ran_a_moment_ago_is_waited_for(gone: ServiceDir) -> No
             client.jobs()
 
 
-def test_why_a_job_runs_as_it_does_is_told_by_what_was_decided(
+def test_why_lists_the_decisions_about_a_job(
     service: Service, client: SchedulerClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client.submit_job("a", JobSpec(workers=1, servers=1))
@@ -98,7 +98,7 @@ def test_why_a_job_runs_as_it_does_is_told_by_what_was_decided(
     assert len(decisions) == 2
 
 
-def test_of_a_job_that_runs_the_latest_loss_is_listed(
+def test_the_latest_loss_of_a_running_job_is_listed(
     service: Service, client: SchedulerClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client.submit_job("a", JobSpec())
@@ -111,7 +111,7 @@ def test_of_a_job_that_runs_the_latest_loss_is_listed(
     assert dict(zip(head.split(), row.split(), strict=False))["PHASE"] == "early" and " 0.25" in row
 
 
-def test_of_a_job_on_yarn_the_command_that_works_is_told(
+def test_the_hint_for_a_job_on_yarn_is_a_command_that_works(
     service: Service, client: SchedulerClient, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -127,14 +127,14 @@ def test_of_a_job_on_yarn_the_command_that_works_is_told(
     assert "eps status" not in told
 
 
-def test_no_job_is_said_to_have_done_more_than_it_is_to_do(service: Service, client: SchedulerClient) -> None:
+def test_no_job_shows_more_iterations_than_it_has(service: Service, client: SchedulerClient) -> None:
     client.submit_job("a", JobSpec(iterations=600))
     service.scheduler._events.put(e.Iterated("a", 601))
     service.scheduler.settle(TIMEOUT_S)
     assert client.jobs()[0][0]["iteration"] == client.job("a")["iteration"] == 600
 
 
-def test_what_was_told_to_end_and_finished_has_no_reason_for_its_end() -> None:
+def test_a_job_that_finished_before_its_cancel_has_no_reason() -> None:
     toy = Toy.of(4, elastic)
     toy.submit(request("a"))
     toy.settle()
@@ -145,7 +145,7 @@ def test_what_was_told_to_end_and_finished_has_no_reason_for_its_end() -> None:
     assert toy.job("a").why == ""
 
 
-def test_what_to_type_next_finds_the_same_service(
+def test_suggested_commands_find_the_same_service(
     service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("sklearn", reason="the data is scikit-learn's")

@@ -126,7 +126,7 @@ def detached(yarn: RunningService, state: Path, capsys: pytest.CaptureFixture[st
     return yarn
 
 
-def test_a_service_is_one_application_that_goes_on_without_a_process_here(
+def test_a_detached_service_is_one_application(
     detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = detached.submission
@@ -138,7 +138,7 @@ def test_a_service_is_one_application_that_goes_on_without_a_process_here(
     assert staged(hdfs) and not detached.killed
 
 
-def test_it_is_told_what_it_is_and_how_it_ends(
+def test_it_prints_its_application_and_how_to_end_it(
     yarn: RunningService, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert serve(state, "--detach") == 0
@@ -149,7 +149,7 @@ def test_it_is_told_what_it_is_and_how_it_ends(
     assert told[2].startswith(f"{ID} goes on: hscheduler serve --on yarn --state {state} follows it again")
 
 
-def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it_has_left(
+def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_downloads_its_results(
     detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -192,7 +192,7 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it
         assert capsys.readouterr().out.startswith(f"{policy}: ")
 
 
-def test_one_that_others_have_ended_leaves_its_results_here(
+def test_results_of_a_service_ended_elsewhere_are_downloaded(
     detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     detached.said = ["RUNNING", "FAILED"]
@@ -202,14 +202,14 @@ def test_one_that_others_have_ended_leaves_its_results_here(
     assert staged(hdfs) == [] and (state / report_file("mine")).exists()
 
 
-def test_a_service_of_this_host_does_not_take_the_directory_of_one_that_runs(
+def test_a_local_service_does_not_take_the_directory_of_a_running_one(
     detached: RunningService, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--state", str(state)]) == 2
     assert f"{state} belongs to {ID} on YARN: hscheduler serve --on yarn --state {state}" in capsys.readouterr().err
 
 
-def test_commands_look_on_the_cluster_where_it_listens_and_bring_their_files_there(
+def test_commands_find_its_address_on_the_cluster_and_upload_their_files(
     detached: RunningService, state: Path, hdfs: FakeHdfs
 ) -> None:
     noted = Application.read(JobDir(state))

@@ -38,7 +38,7 @@ def test_the_first_job_of_the_default_ends_at_the_41st_minute():
     assert max(running for _, running, _ in found["numbers"]) == 11
 
 
-def test_figures_and_the_command_are_of_one_setting():
+def test_figures_and_the_command_share_one_setting():
     """``simulate --paper`` makes jobs from a sweep's tables, the figures do not; only the random numbers differ."""
     for model in paper.MODELS.values():
         spec = next(paper.paper_spec(name) for name, ours in paper.MODELS.items() if ours == model)

@@ -17,7 +17,7 @@ def test_it_lasts_from_the_order_to_the_next_iteration() -> None:
     assert standstill.total_s == 3.0 and standstill.since_stop_s(20.0) is None
 
 
-def test_who_is_told_again_before_it_has_iterated_has_stood_still_since_the_first_order() -> None:
+def test_two_orders_before_an_iteration_count_from_the_first() -> None:
     standstill = Standstill()
     standstill.stop_ordered(True, 0.0)
     for now_s in (14.0, 28.0):
@@ -29,7 +29,7 @@ def test_who_is_told_again_before_it_has_iterated_has_stood_still_since_the_firs
     assert standstill.total_s == 42.0
 
 
-def test_an_iteration_that_crosses_with_the_order_ends_what_was_before_it() -> None:
+def test_an_iteration_that_crosses_with_the_order_ends_the_earlier_standstill() -> None:
     standstill = Standstill()
     standstill.stop_ordered(True, 0.0)
     standstill.attempt_started()
@@ -41,7 +41,7 @@ def test_an_iteration_that_crosses_with_the_order_ends_what_was_before_it() -> N
     assert standstill.total_s == 10.0
 
 
-def test_late_news_of_what_is_to_end_end_nothing() -> None:
+def test_late_progress_of_an_ending_attempt_ends_no_standstill() -> None:
     standstill = Standstill()
     standstill.attempt_started()
     standstill.stop_ordered(True, 0.0)
@@ -51,7 +51,7 @@ def test_late_news_of_what_is_to_end_end_nothing() -> None:
     assert standstill.total_s == 4.0
 
 
-def test_who_ends_before_it_has_iterated_again_stood_still_until_then() -> None:
+def test_a_job_that_ends_before_it_iterates_stood_still_until_its_end() -> None:
     standstill = Standstill()
     standstill.stop_ordered(True, 0.0)
     standstill.stop_ordered(False, 6.0)

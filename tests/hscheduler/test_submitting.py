@@ -123,7 +123,7 @@ def test_files_of_a_sweep_count_from_its_file(folder: Path, monkeypatch: pytest.
     assert job.data == f"{folder}/x.csv,{folder}/t.csv" and job.test == f"{folder}/gone.csv"
 
 
-def test_what_is_no_file_stays_as_it_is(folder: Path) -> None:
+def test_values_that_name_no_file_stay_as_they_are(folder: Path) -> None:
     (folder / "svm").touch()
     path = folder / "sweep.toml"
     path.write_text('[job]\ndata = "sklearn:digits"\ntest = "0.2"\nmodel = "svm"\ninit = ""\nl2 = 0.5\n')
@@ -150,9 +150,7 @@ def test_files_that_a_sweep_searches_count_from_its_file(folder: Path, monkeypat
     }
 
 
-def test_a_service_is_told_of_a_sweeps_files_by_their_whole_names(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_gets_absolute_names_of_a_sweeps_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client()
     monkeypatch.setattr(sweep, "client_of", lambda args: client)
     path = folder / "sweep.toml"

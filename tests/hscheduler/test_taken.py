@@ -40,7 +40,7 @@ def orders(toy: Toy, kind: type) -> list[e.Command]:
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_what_is_taken_is_given_back_where_it_is_free_and_decisions_say_why(policy: str) -> None:
+def test_taken_containers_are_replaced_once_there_is_space_and_decisions_give_the_reason(policy: str) -> None:
     toy = started(policy, 2, (3, 2))
     taken = take(toy, "a", Role.WORKER, 2)
     assert toy.sentences[-2:] == [
@@ -57,7 +57,7 @@ def test_what_is_taken_is_given_back_where_it_is_free_and_decisions_say_why(poli
     assert len(orders(toy, e.GrowJob)) == 1, "once"
 
 
-def test_what_a_job_gives_anyway_is_not_missed() -> None:
+def test_a_container_taken_while_it_is_released_is_not_replaced() -> None:
     toy = started("elastic", 2, (5, 2))
     toy.send(e.FeedbackGiven("a", 1.0))
     toy.submit(request("b", 1, 1, most_workers=1, most_servers=1))
@@ -70,7 +70,7 @@ def test_what_a_job_gives_anyway_is_not_missed() -> None:
     assert toy.job("b").phase is Phase.STARTING
 
 
-def test_a_growth_in_the_place_of_what_was_taken_is_not_judged() -> None:
+def test_a_replacement_is_not_judged_as_a_growth() -> None:
     toy = started("elastic", 2, (3, 1))
     toy.feed("a", 1.0)
     toy.iterate("a", 1.0)
@@ -81,7 +81,7 @@ def test_a_growth_in_the_place_of_what_was_taken_is_not_judged() -> None:
     assert toy.job("a").size == (3, 1), "it is the size that it had, however slow the node"
 
 
-def test_what_cannot_be_had_is_asked_for_again_later_each_time() -> None:
+def test_a_failed_replacement_is_retried_with_backoff() -> None:
     toy = started("static", 2, (3, 1))
     toy.faults = 1.0
     take(toy, "a", Role.WORKER)
@@ -103,7 +103,7 @@ def test_what_cannot_be_had_is_asked_for_again_later_each_time() -> None:
 
 
 @pytest.mark.parametrize(("policy", "at_once"), [("static", True), ("elastic", False)])
-def test_who_waits_goes_before_a_job_that_would_have_to_give_for_it(policy: str, at_once: bool) -> None:
+def test_a_queued_job_goes_before_a_replacement_that_it_could_claim(policy: str, at_once: bool) -> None:
     toy = started(policy, 2, (3, 1))
     toy.send(e.FeedbackGiven("a", 1.0))
     toy.submit(request("b", 5, 1, most_workers=5, most_servers=1))
@@ -117,7 +117,7 @@ def test_who_waits_goes_before_a_job_that_would_have_to_give_for_it(policy: str,
     assert toy.job("a").size == (3, 1)
 
 
-def test_a_job_before_its_feedback_is_given_back_first() -> None:
+def test_a_job_before_its_feedback_is_restored_first() -> None:
     toy = started("elastic", 2, (3, 1))
     toy.submit(request("b", 3, 1, most_workers=3, most_servers=1))
     assert toy.job("b").phase is Phase.QUEUED
@@ -126,7 +126,7 @@ def test_a_job_before_its_feedback_is_given_back_first() -> None:
     assert toy.job("a").size == (3, 1) and toy.job("b").phase is Phase.QUEUED
 
 
-def test_a_node_that_leaves_takes_promises_with_it_and_nothing_that_runs() -> None:
+def test_a_retired_node_revokes_promises_and_keeps_running_containers() -> None:
     toy = started("static", 3, (3, 1), (3, 1))
     before = {name: toy.job(name).size for name in "ab"}
     (master,) = toy.scheduler.ledger.of_job("a", Role.MASTER)
@@ -150,7 +150,7 @@ def test_a_node_that_leaves_takes_promises_with_it_and_nothing_that_runs() -> No
     assert toy.job("c").phase is Phase.FINISHED
 
 
-def test_a_start_that_was_promised_a_place_on_it_is_planned_again() -> None:
+def test_a_start_promised_on_a_retired_node_is_planned_again() -> None:
     toy = started("elastic", 2, (3, 2))
     toy.send(e.FeedbackGiven("a", 1.0))
     toy.submit(request("b", 2, 1, most_workers=2, most_servers=1))
@@ -176,7 +176,7 @@ def test_a_node_that_comes_back_under_its_name_is_whole_again() -> None:
 
 
 @pytest.mark.parametrize("policy", ["static", "elastic"])
-def test_a_snapshot_in_between_goes_on_as_the_original(policy: str) -> None:
+def test_a_restored_snapshot_continues_like_the_original(policy: str) -> None:
     toy = started(policy, 2, (3, 1))
     toy.faults = 1.0
     take(toy, "a", Role.WORKER)
@@ -192,7 +192,7 @@ def test_a_snapshot_in_between_goes_on_as_the_original(policy: str) -> None:
     assert again.commands == toy.commands[before:]
 
 
-def test_who_rests_plans_nothing_whoever_ends() -> None:
+def test_a_resting_scheduler_plans_nothing() -> None:
     toy = started("elastic", 1, (2, 1))
     toy.submit(request("b"), request("c"))
     toy.scheduler.rest()

@@ -29,7 +29,7 @@ def status(*there: str, **gone: str) -> dict[str, Any]:
     }
 
 
-def test_what_the_cluster_took_is_said_once_with_its_reason(watched: Watched) -> None:
+def test_taken_containers_are_reported_once_with_the_reason(watched: Watched) -> None:
     watched.start()
     news = status("worker-1", "server-1", worker_2="drained")
     for _ in range(3):
@@ -48,7 +48,7 @@ def test_what_the_cluster_took_is_said_once_with_its_reason(watched: Watched) ->
     assert watched.fake.changes == [("remove-workers", ["worker-1"])]
 
 
-def test_a_release_that_the_cluster_was_faster_with_is_answered(watched: Watched) -> None:
+def test_a_release_of_a_taken_container_is_answered(watched: Watched) -> None:
     watched.start()
     watched.fake.status = lambda: status("worker-1", "server-1", worker_2="lost")  # type: ignore[method-assign]
     watched.fake.refuse["remove-workers"] = [UnknownMemberError("no worker-2")]
@@ -59,7 +59,7 @@ def test_a_release_that_the_cluster_was_faster_with_is_answered(watched: Watched
 
 
 @pytest.mark.parametrize(("on", "timeout_s"), [("local", 10.0), ("yarn", 60.0)])
-def test_a_job_elsewhere_has_longer_to_leave_what_it_brought(
+def test_a_remote_job_has_longer_to_save_its_results(
     on: str, timeout_s: float, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []

@@ -29,7 +29,7 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def test_jobs_come_by_arrival_from_0(trace):
+def test_arrivals_are_sorted_and_begin_at_0(trace):
     assert read_philly(trace) == [TraceJob(0.0, 50.0, 1, "a"), TraceJob(100.0, 100.0, 2, "a")]
 
 
@@ -56,7 +56,7 @@ def test_a_job_of_its_own_size_takes_as_long_as_in_the_trace():
         assert ITERATIONS * twice == pytest.approx(250.0)
 
 
-def test_bursts_of_alike_jobs_are_sweeps():
+def test_bursts_of_similar_jobs_are_sweeps():
     jobs = [
         TraceJob(0.0, 1.0, 1, "a"),
         TraceJob(50.0, 1.0, 1, "a"),
@@ -79,7 +79,7 @@ def test_bursts_of_alike_jobs_are_sweeps():
         (HEAD, "no jobs"),
     ],
 )
-def test_what_is_no_trace_is_told(tmp_path, text, message):
+def test_an_invalid_trace_is_refused(tmp_path, text, message):
     path = tmp_path / "trace.csv.gz"
     path.write_bytes(gzip.compress(text.encode()))
     with pytest.raises(DataError, match=message) as raised:
@@ -112,7 +112,7 @@ def test_philly_under_elastic_and_static(shared_data):
     assert elastic["utilisation"] > 0
 
 
-def test_what_a_job_has_given_does_not_lie_idle_behind_a_large_one():
+def test_released_containers_are_not_idle_behind_a_large_job():
     """Four short jobs take all that the first can give.  The job behind them fits only when the first has ended."""
     short = [TraceJob(200.0 + number, 300.0, 1, f"short{number}") for number in range(4)]
     jobs = [TraceJob(0.0, 1000.0, 8, "first"), *short, TraceJob(300.0, 100.0, 9, "large")]
@@ -122,7 +122,7 @@ def test_what_a_job_has_given_does_not_lie_idle_behind_a_large_one():
     assert found["elastic"]["makespan_s"] < 1.2 * found["static"]["makespan_s"]
 
 
-def test_the_command_takes_a_file_that_is_no_trace_for_bad_input(tmp_path, capsys):
+def test_the_command_refuses_a_file_that_is_no_trace_as_bad_input(tmp_path, capsys):
     path = tmp_path / "trace.csv"
     path.write_text("when,how long\n1,2\n")
     assert cli.main(["simulate", "--trace", str(path)]) == EXIT_BAD_INPUT

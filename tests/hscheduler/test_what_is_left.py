@@ -53,7 +53,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("finished", [4, 1, 0, None])
-def test_an_interruption_says_what_there_is(
+def test_an_interruption_reports_the_results(
     report: dict[str, Any],
     finished: int | None,
     tmp_path: Path,
@@ -82,7 +82,7 @@ def test_an_interruption_says_what_there_is(
     assert json.loads(target.read_text())["completed"] == finished and page.exists()
 
 
-def test_a_model_that_is_gone_is_told_with_where_it_would_be(
+def test_a_missing_model_is_reported_with_its_home(
     report: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("EPS_HOME", str(tmp_path))

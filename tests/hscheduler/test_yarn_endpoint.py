@@ -56,7 +56,7 @@ def planner(*known: Any) -> Any:
     return lambda found: make_plan(found, told)
 
 
-def test_plan_comes_with_a_proof_and_its_sentences_are_told_once() -> None:
+def test_plan_comes_with_a_proof_and_its_sentences_are_logged_once() -> None:
     job = running(1, {"n1:1": 4})
     found, told = snapshot(job, waiting(2)), []
     with PluginServer(planner((job, facts(job))), SECRET, tell=told.append) as server:
@@ -76,7 +76,7 @@ def test_plan_comes_with_a_proof_and_its_sentences_are_told_once() -> None:
     assert "gives 1 worker" in told[0]
 
 
-def test_stranger_and_what_is_no_snapshot_get_no_plan() -> None:
+def test_strangers_and_invalid_snapshots_get_no_plan() -> None:
     body = snapshot_text(snapshot())
     with PluginServer(planner(), SECRET) as server:
         assert post(server, body, **{PROOF: proof_of_request(b"guessed", digest_of(body))})[:2] == (403, None)
@@ -88,7 +88,7 @@ def test_stranger_and_what_is_no_snapshot_get_no_plan() -> None:
         _until(lambda: post(server, body)[0] == 200)
 
 
-def test_nothing_is_read_of_who_proves_nothing_and_no_more_than_there_may_be_of_who_does() -> None:
+def test_bodies_are_read_only_with_a_proof_and_up_to_the_limit() -> None:
     """Only the headers are sent: the answer comes without the announced body."""
     digest = digest_of(b"never sent")
     with PluginServer(planner(), SECRET) as server:
@@ -102,7 +102,7 @@ def test_nothing_is_read_of_who_proves_nothing_and_no_more_than_there_may_be_of_
             connection.close()
 
 
-def test_who_plans_for_long_keeps_nobody_waiting_and_an_older_plan_says_so() -> None:
+def test_a_slow_plan_blocks_no_request_and_the_latest_plan_is_returned() -> None:
     go_on, began = threading.Event(), threading.Event()
 
     def slow(found: Snapshot) -> Plan:
@@ -141,7 +141,7 @@ def _until(holds: Any) -> None:
         assert time.monotonic() < deadline
 
 
-def test_port_that_is_taken_is_told() -> None:
+def test_a_port_in_use_is_reported_by_the_plugins_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(ConfigError, match="cannot listen on"):
             PluginServer(planner(), SECRET, port=taken.getsockname()[1])
@@ -150,7 +150,7 @@ def test_port_that_is_taken_is_told() -> None:
 # ---- the secret, and the command
 
 
-def test_secret_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_the_secret_is_created_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     secret = secret_of(path)
     assert len(secret) == 32
