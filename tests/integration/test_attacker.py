@@ -1,4 +1,4 @@
-"""``tools/attack.py``: a process of another user against a job and its scheduler, and that the script would notice."""
+"""``tools/attack.py``: a process of another user attacks a job and its scheduler; and the script notices a breach."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tools.victims import Facts, judge_report, scan
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "attack.py"
 TIMEOUT_S = 600.0
 WORK = "eps-attack-"
-#: The least that a run tries, on a machine that is busy as well.
+#: The least number of attempts of a run, on a busy machine.
 FEWEST_KINDS, FEWEST_ATTEMPTS = 10, 20
 LEDGER = {"lost": 0, "applied_twice": 0, "applied": 12, "expected": 12}
 
 
 @pytest.fixture
 def attack() -> Iterator[list[str]]:
-    """Give the command; afterwards no process and no file of it may be left."""
+    """Return the command; at the end no process and no file of it may be left."""
     before = folders()
-    # It starts a process of another user.
+    # The command starts a process of another user.
     require("root")
     probe = [sys.executable, "-c", "from tools.attack import isolate; isolate()"]
     if subprocess.run(probe, cwd=SCRIPT.parents[1], capture_output=True, timeout=TIMEOUT_S).returncode:

@@ -1,4 +1,4 @@
-"""``python -m tools.chaos``: jobs that are hit from a seed end as they must, and one that does not is told."""
+"""``python -m tools.chaos``: jobs with random faults end as they must; a job that does not is reported."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def test_jobs_that_are_hit_end_with_the_undisturbed_model(
     assert all((job["lost"], job["applied_twice"], job["hung"]) == (0, 0, False) for job in record["jobs"])
     assert all(job["model_sha256"] == job["undisturbed_sha256"] != "" for job in record["jobs"])
     assert "0 updates lost, 0 applied twice, 0 hung" in shown.splitlines()[-1]
-    # Everybody may read what was asked for, and the command does it again.
+    # The requested report is readable, and a repeated command writes it again.
     assert stat.S_IMODE(out.stat().st_mode) == 0o644
     words = [*COMMAND.split(), str(job_file(tmp_path)), "--seed", "11", "--events", "12"]
     assert shlex.split(record["command"])[: len(words)] == words
     assert "--per-job 6" in record["command"]
     assert "seed" in shown.splitlines()[0] and f"{record['summary']['events']}/12" in shown
-    # What did as it must leaves nothing.
+    # A successful run leaves no files.
     assert list(jobs_dir().glob("chaos-*")) == []
 
 
@@ -100,7 +100,7 @@ def test_members_that_nobody_reaches_and_packets_that_are_late_change_no_bit(
     require("root")
     if not shutil.which("ip"):
         lacks("root", "there is no ip to make network namespaces with (apt install iproute2)")
-    # Of this process, the namespace would stay.
+    # In this process the namespace would remain.
     out = tmp_path / "chaos.json"
     command = [sys.executable, "-m", "tools.chaos", str(job_file(tmp_path)), "--seed", "1", "--events", "2"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The data plane changes nothing but speed: jobs over every transport and with every option, while they resize."""
+"""The data plane affects only speed: jobs over every transport and with every option, while they resize."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import scipy.sparse
 
 from tests.integration.test_exactness import run
 
-#: Partitions and splits change their holders in both directions, some of them at the same clock.
+#: Partitions and splits move in both directions, some of them at the same clock.
 CHANGES = (
     "6:add-servers=1",
     "12:add-workers=1",
@@ -23,7 +23,7 @@ CHANGES = (
 
 @pytest.fixture(scope="module")
 def sparse_data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Write rows whose features lie in one of four ranges of keys, so that splits and partitions need not touch."""
+    """Write rows whose features lie in one of four key ranges, so that some splits do not touch some partitions."""
     folder = tmp_path_factory.mktemp("sparse")
     rng = np.random.default_rng(5)
     rows, features, nonzeros = 1200, 60_000, 8

@@ -1,4 +1,4 @@
-"""The Python call of a sweep, a study of Optuna's as its source, and the example with Hyperopt's fmin."""
+"""The Python call of a sweep, an Optuna study as its source, and the example with Hyperopt's fmin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad input and broken processes: a clear error, nothing hangs, nothing is left."""
+"""Bad input and crashed processes: a clear error, no hang, and no process is left."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_member_that_hangs_is_declared_lost_and_killed(home: Path, role: str) ->
 
 
 def lost_by(job: eps.Job) -> dict[str, Any]:
-    """Wait until a job has lost a member; return what it says of it."""
+    """Wait until a job has lost a member; return the job's status of it."""
     wait_for(lambda: bool(job.status()["losses"]), TIMEOUT_S, "the loss of a member")
     return dict(job.status()["losses"][0])
 
@@ -64,7 +64,7 @@ def test_member_that_stood_still_for_less_than_the_deadline_goes_on(home: Path) 
         wait_for_clock(job, 1)
         pid = job.status()["members"][0]["pid"]
         os.kill(pid, signal.SIGSTOP)
-        # The job's own clock says how long.
+        # The job's own clock measures the time.
         stopped_s = job.status()["elapsed_s"]
         wait_for(lambda: job.status()["elapsed_s"] > stopped_s + 1.0, TIMEOUT_S, "a second of the job")
         os.kill(pid, signal.SIGCONT)
@@ -97,7 +97,7 @@ def test_kill_ends_the_job_and_says_so(home: Path) -> None:
 
 
 def test_a_job_that_was_only_just_started_is_killed_in_order(home: Path) -> None:
-    """Neither its supervisor nor its master can be found yet: who kills it asks until one can."""
+    """Neither its supervisor nor its master can be found yet: the client retries until one can."""
     with eps.Job.start(name="young", workers=1, servers=1, **ENDLESS) as job:
         job.kill()
         ended = job.directory.ended()
@@ -109,7 +109,7 @@ def test_a_job_that_was_only_just_started_is_killed_in_order(home: Path) -> None
 def test_garbage_on_every_socket_harms_nobody(home: Path, monkeypatch: pytest.MonkeyPatch, *, tls: bool) -> None:
     with eps.Job.start(name="noise", workers=2, servers=2, tls=tls, **ENDLESS) as job:
         wait_for_clock(job, 1)
-        # Paths of sockets are short.
+        # The paths of sockets have a maximal length.
         monkeypatch.chdir(job.directory.path)
         places: list[tuple[int, Any]] = [(socket.AF_UNIX, str(path)) for path in Path("sockets").glob("*")]
         if tls:

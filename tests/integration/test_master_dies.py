@@ -1,4 +1,4 @@
-"""The job master is killed, or hangs, at any moment: the next one takes over, and the model has the same bits."""
+"""The job master is killed or hangs at any moment: the next one takes over, and the model has the same bits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHANGES = (
     "82:remove-servers=1",
     "94:remove-workers=1",
 )
-#: Where the master kills itself: each step of a plan, before and after it has said what the step wants said.
+#: Moments at which the master kills itself: each step of a plan, before and after it sends that step's orders.
 TRAPS = (
     "add-workers:queued:master",
     "add-servers:queued:master-late",
@@ -154,7 +154,7 @@ def test_what_cannot_be_written_is_shown_and_the_job_goes_on(home: Path) -> None
     with eps.Job.start(name="full", workers=1, servers=1, **ENDLESS) as job:
         wait_for_clock(job, 1)
         assert job.status()["storage_error"] == ""
-        # A file cannot take the place of a directory: as good as a full disk, also for root.
+        # A directory blocks the file, like a full disk, also for root.
         in_the_way(job.directory.status_json)
         wait_for(lambda: "status.json" in job.status()["storage_error"], TIMEOUT_S, "the error to be shown")
         wait_for_clock(job, job.status()["clock"] + 5)
@@ -169,7 +169,7 @@ def test_what_cannot_be_written_is_shown_and_the_job_goes_on(home: Path) -> None
 
 
 def in_the_way(path: Path) -> None:
-    """Put a directory where a file is written again and again."""
+    """Put a directory at the path of a file that is written repeatedly."""
     while not path.is_dir():
         path.unlink(missing_ok=True)
         with suppress(FileExistsError):

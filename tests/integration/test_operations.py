@@ -32,7 +32,7 @@ def endless() -> Iterator[eps.Job]:
 
 @pytest.fixture
 def job(home: Path) -> Iterator[eps.Job]:
-    """Give such a job."""
+    """Return such a job."""
     with endless() as started:
         yield started
 
@@ -65,7 +65,7 @@ def test_members_come_and_go_and_hold_equal_shares(job: eps.Job) -> None:
     assert names(job, "server") == ["server-1", "server-2"]
     held = {member["name"]: len(member["holds"]) for member in status["members"]}
     assert held == {"worker-2": 2, "worker-3": 2, "worker-4": 2, "server-1": 3, "server-2": 3}
-    # What the job itself asks for, followers, comes on top.
+    # The job also requests followers itself.
     assert status["membership_version"] >= 5
     before = status["clock"]
     wait_for_clock(job, before + 10)
@@ -114,7 +114,7 @@ def test_cancel_aborts_what_is_not_committed_and_leaves_no_trace(home: Path) -> 
         growth = job.add_workers(1, wait=False)
         job.cancel(growth["plan_id"])
         assert ended(job, growth)["reason"] == "cancelled"
-        # Again, as where the first answer was lost: it counts once.
+        # A retry, as after a lost answer: it counts once.
         assert job.cancel(growth["plan_id"]) == growth["plan_id"]
         with pytest.raises(PlanError, match="no pending change"):
             job.cancel()
@@ -153,17 +153,17 @@ def test_a_worker_that_stays_holds_nothing_of_those_that_came_and_went(home: Pat
         for _ in range(4):
             job.add_workers(1)
             job.remove_workers(1)
-        # Each of four would be one more of both.
+        # Each of the four changes would add one of both.
         few = lambda: held()[0] < descriptors + 4 and held()[1] < threads + 4  # noqa: E731
         wait_for(few, TIMEOUT_S, f"no more than {descriptors} descriptors and {threads} threads, but has {held()}")
 
 
-# ---- at the end of the file: one job is enough for all that is refused, and it ends with the file
+# ---- at the end of the file: one job is enough for all refused changes, and it ends with the file
 
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[eps.Job]:
-    """Give a job whose changes are all refused."""
+    """Return a job whose changes are all refused."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EPS_HOME", str(tmp_path_factory.mktemp("untouched")))
         with endless() as started:

@@ -1,4 +1,4 @@
-"""The page of a sweep in a real browser: what its script draws, of a sweep that ended and live, also on a phone."""
+"""The page of a sweep in a real browser: what its script draws of an ended and of a running sweep, also on a phone."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(chromium: Browser) -> Iterator[Browser]:
-    """Give the browser, which has asked for nothing yet; afterwards it is left with an empty page."""
+    """Return a browser without recorded requests; at the end it shows an empty page."""
     yield chromium
     errors = list(chromium.errors)
     chromium.forget()
@@ -68,7 +68,7 @@ def browser(chromium: Browser) -> Iterator[Browser]:
 def report_of(trials: int) -> dict[str, Any]:
     report = simulate(Spec.of({**TABLES, "sweep": {**TABLES["sweep"], "trials": trials}}), "elastic")
     for trial in report["trials"]:
-        # Simulated jobs have no losses on their way.
+        # Simulated jobs have no losses before their end.
         end_s = trial["finished_s"] - trial["started_s"]
         trial["curve"] = [[trial["started_s"] + end_s * k / 199, 5 * k, 2.0 / (1 + k)] for k in range(200)]
     return report
@@ -106,7 +106,7 @@ def test_an_ended_sweep_is_drawn_whole(browser: Browser, tmp_path: Path) -> None
     assert number_of(browser, "#utilisation path") == 1
     assert f"({report['best']['job_id']})" in browser.value("document.querySelector('#figures').textContent")
     assert browser.requested == [path.as_uri()], "nothing is fetched"
-    # What a reader does: sort, search, look at the curves by iteration.
+    # A reader sorts, searches, and shows the curves by iteration.
     browser.value("document.querySelectorAll('#trials th')[7].click()")
     losses = [trial["loss"] for trial in report["trials"] if trial["loss"] is not None]
     shown = browser.value("[...document.querySelectorAll('#trials tbody tr')].map((row) => row.cells[7].textContent)")
@@ -174,7 +174,7 @@ def test_what_trials_are_ranked_by_has_its_name(browser: Browser, tmp_path: Path
     assert head == f"Hyperparameters against {metric}"
     titles = browser.value("[...document.querySelectorAll('#space title')].map((t) => t.textContent)")
     assert titles and all(f", {metric} " in title for title in titles)
-    # Curves are those of the training loss, whatever trials are ranked by.
+    # Curves show the training loss, also if trials are ranked by another metric.
     assert browser.value("document.querySelector('#curves-note').textContent").startswith("training loss")
 
 
@@ -221,7 +221,7 @@ def test_a_page_is_asked_for_again_by_itself_where_there_was_no_report(browser: 
         browser.wait_until("document.querySelectorAll('#trials tbody tr').length === 3")
     finally:
         server.close()
-    # What the browser says of the first answer.
+    # The browser's message on the first answer.
     assert all("503" in error for error in browser.errors)
     browser.errors.clear()
 
@@ -250,7 +250,7 @@ def test_a_sweep_of_real_jobs_is_drawn_while_it_runs(
             served.put(self)
 
     class Points(GivenPoints):
-        # The last trial comes when the browser has seen the others: the sweep cannot be over before.
+        # The last trial starts once the browser has drawn the others, so the sweep cannot be over before.
         def ask(self, job_id: str) -> dict[str, Any]:
             if job_id == "trial-4":
                 assert looked.wait(TIMEOUT_S)
@@ -265,7 +265,7 @@ def test_a_sweep_of_real_jobs_is_drawn_while_it_runs(
         try:
             ends.append(cli.main(["sweep", str(spec), "--web", "0", "--quiet"]))
         except BaseException as error:
-            # This test's: pytest would tell it of whichever runs by then.
+            # Raised in this test: otherwise pytest would blame a later one.
             ends.append(error)
 
     runs = threading.Thread(target=run)

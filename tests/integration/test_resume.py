@@ -1,4 +1,4 @@
-"""Checkpoints of real jobs, and jobs that go on from them after everything was killed."""
+"""Checkpoints of real jobs, and jobs that resume after all processes were killed."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ DNN = {
 
 @pytest.fixture
 def undisturbed(run_undisturbed: RunUndisturbed) -> dict[str, Any]:
-    """Give the report of a job of :data:`DNN` that never stopped; its size changes nothing (test_exactness)."""
+    """Return the report of an uninterrupted job of :data:`DNN`; its size changes nothing (test_exactness)."""
     return run_undisturbed(workers=1, servers=1, **DNN)
 
 
 def kill_everything(job: eps.Job, home: Path) -> None:
-    """End the supervisor as a power cut does, and with it all processes."""
+    """Kill the supervisor, and with it all processes, as a power failure does."""
     job.kill_at_once()
     job.close()
     wait_for(lambda: not processes_with(str(home)), TIMEOUT_S, "every process to end with its supervisor")
@@ -55,7 +55,7 @@ def wait_for_checkpoints(job: eps.Job, count: int) -> None:
 
 
 def resume(name: str, **size: int) -> dict[str, Any]:
-    """Resume a job to its end and return its report, whose ledger must be clean."""
+    """Resume a job to its end and return its report, whose ledger must have no lost or repeated update."""
     with eps.Job.resume(name, **size) as job:
         report = job.wait(TIMEOUT_S)
     ledger = report["ledger"]
@@ -133,7 +133,7 @@ def test_job_without_a_checkpoint_starts_again_from_its_seed(home: Path) -> None
 def test_job_that_is_killed_while_a_checkpoint_is_written_goes_on_from_the_one_before(
     home: Path, undisturbed: dict[str, Any]
 ) -> None:
-    """Every attempt kills at another moment of the writing."""
+    """Each attempt kills at another moment of the write."""
     job = eps.Job.start(name="killed", workers=2, servers=2, checkpoint_every="5", **DNN)
     wait_for_checkpoints(job, 1)
     partial = 0
@@ -187,7 +187,7 @@ def test_job_trains_on_where_checkpoints_cannot_be_written_and_says_so(home: Pat
                     limits = resource.prlimit(member["pid"], resource.RLIMIT_FSIZE)
                     resource.prlimit(member["pid"], resource.RLIMIT_FSIZE, (100, limits[1]))
         else:
-            # Root may write into a read-only folder; nobody can write into one that is a file.
+            # Root may write into a read-only folder, but not into a file.
             job.directory.checkpoints.rename(job.directory.path / "before")
             job.directory.checkpoints.write_text("in the way")
         wait_for(lambda: bool(job.status()["checkpoints"]["error"]), TIMEOUT_S, "the failure to be told")
@@ -256,7 +256,7 @@ def test_empty_files_of_a_job_that_a_power_loss_has_left_do_not_stop_it(
 
 
 def ended_by_itself(name: str) -> Job:
-    """Return a detached job when it has ended."""
+    """Return a detached job once it has ended."""
     job = Job.find(name)
     job.wait(TIMEOUT_S)
     job.close()
@@ -266,7 +266,7 @@ def ended_by_itself(name: str) -> Job:
 def test_a_detached_job_brings_its_results_here_and_to_hdfs_when_it_ends(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody waits for it; places in a file count from its folder."""
+    """No client waits for it; paths in a file are relative to its folder."""
     pytest.importorskip("hdfs")
     (tmp_path / "job.toml").write_text(
         'name = "alone"\ndata = "sklearn:iris"\nmodel = "softmax"\niterations = 20\nreport = "r.json"\n'
@@ -310,7 +310,7 @@ def test_resumed_job_brings_its_results_where_it_was_asked_to_and_names_what_tha
     capfd: pytest.CaptureFixture[str],
     undisturbed: dict[str, Any],
 ) -> None:
-    """Relative places count from the folder of the first run."""
+    """Relative paths are relative to the folder of the first run."""
     asked, elsewhere = tmp_path / "asked", tmp_path / "elsewhere"
     asked.mkdir()
     elsewhere.mkdir()
@@ -364,7 +364,7 @@ def test_checkpoints_go_on_where_the_job_master_is_killed_and_the_next_run_needs
 
 
 def no_room_for_the_master(job: eps.Job) -> None:
-    """Let no file of the job master grow beyond what a line of text needs, as on a disk that is full."""
+    """Limit the size of the job master's files to a line of text, like a full disk."""
     found = read_json(job.directory.master_json)
     assert found is not None
     limits = resource.prlimit(found["pid"], resource.RLIMIT_FSIZE)
@@ -392,7 +392,7 @@ def test_disk_that_is_full_at_the_end_is_told_and_the_model_can_be_had_again(
 
 def test_report_that_cannot_be_written_hides_no_model(home: Path, tmp_path: Path) -> None:
     with eps.Job.start(name="full", workers=1, servers=1, **DNN) as job:
-        # A file cannot take the place of a folder.
+        # A file cannot replace a folder.
         job.directory.report.mkdir()
         with pytest.raises(StorageError):
             job.wait(TIMEOUT_S)

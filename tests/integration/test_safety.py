@@ -1,4 +1,4 @@
-"""Whole jobs, seen by a stranger: no socket of theirs is within reach, and their secrets are nowhere to be read."""
+"""Whole jobs, as another user sees them: their sockets cannot be reached, and their secrets cannot be read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def master_of(directory: JobDir) -> Address:
 
 
 def refusals(address: Address, security: Security) -> set[type[EpsError]]:
-    """Try a call of each service and kind; return how they were refused."""
+    """Try a call of each service and kind; return the refusals."""
     found: set[type[EpsError]] = set()
     with rpc.channel(address, security) as channel:
         master = JobMasterStub(channel)  # type: ignore[no-untyped-call]
@@ -61,7 +61,7 @@ def text_of_processes(home: Path) -> bytes:
 
 
 def check_secret(job: eps.Job, home: Path, secret: str) -> None:
-    """Assert that no process and no file but the token's own shows the token."""
+    """Assert that no process and no file but the token's own contains the token."""
     seen = text_of_processes(home)
     assert str(home).encode() in seen and secret.encode() not in seen
     files = [path for path in job.directory.path.rglob("*") if path.is_file() and path != job.directory.token]
@@ -72,7 +72,7 @@ def check_secret(job: eps.Job, home: Path, secret: str) -> None:
 
 
 def listening(pids: Iterable[int]) -> list[str]:
-    """Return what processes listen on that a process of another user could reach: TCP ports, abstract Unix sockets."""
+    """Return the sockets that a process of another user could reach: TCP ports, abstract Unix sockets."""
     inodes = set()
     for pid in pids:
         for fd in (Path("/proc") / str(pid) / "fd").iterdir():

@@ -1,4 +1,4 @@
-"""Sweeps of real jobs: every trial ends, every process is gone, and nothing is leaked."""
+"""Sweeps of real jobs: every trial ends, every process exits, and no container is leaked."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_interrupting_a_sweep_ends_its_jobs(tmp_path: Path) -> None:
             break
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    # That nothing is left of its jobs is looked at by the fixtures.
+    # The fixtures check that its jobs leave no process.
     assert process.returncode == 130
     assert "Traceback" not in errors
 

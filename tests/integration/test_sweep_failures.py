@@ -1,4 +1,4 @@
-"""Trials that crash, diverge, hang, give no feedback or cannot be: the sweep ends in order and says what happened."""
+"""Trials that crash, diverge, hang, give no feedback or are invalid: the sweep ends and reports what happened."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.integration.test_sweep import spec
 
 pytestmark = pytest.mark.usefixtures("home", "no_leftovers")
 
-#: Long enough that it does not end before it is killed.
+#: Long enough not to end before the kill.
 LONG = {"iterations": 200}
 
 
 class Told(GivenPoints):
-    """Points that remember what they were told."""
+    """Points that remember the reported results."""
 
     def __init__(self, points: list[dict[str, Any]]) -> None:
         super().__init__(points)
@@ -35,7 +35,7 @@ class Told(GivenPoints):
 
 
 class Killer:
-    """Kills the supervisor of some jobs, and with it all of their processes, as soon as they are up."""
+    """Kills the supervisors of some jobs, and with them all of their processes, once they are up."""
 
     def __init__(self, home: Path, *job_ids: str) -> None:
         self._home = home
@@ -80,7 +80,7 @@ def test_a_trial_that_goes_on_crashing_has_failed(home: Path) -> None:
 
 
 def test_what_would_fail_again_is_not_tried_again(home: Path) -> None:
-    """It diverged, its settings cannot work, or its data is not there."""
+    """It diverged, its settings cannot work, or its data does not exist."""
     points = Told([{"learning_rate": 1e30}, {"workers": 50}, {"data": "no/such/file.libsvm"}])
     shared = {"model": "linear", "data": "sklearn:diabetes", "optimizer": "sgd"}
     found = run(spec(sweep={"trials": 3, "threshold": 3, "retries": 3}, space={}, job=shared), points, home=home)
@@ -110,7 +110,7 @@ def test_a_killed_trial_is_told_with_its_feedback_and_not_tried_again(home: Path
 
 
 def test_a_trial_that_hangs_is_ended_at_its_limit(home: Path) -> None:
-    """An iteration of it takes hours."""
+    """Each of its iterations takes hours."""
     points = Told([{"stretch_s": 3600.0}])
     found = run(
         spec(sweep={"trials": 1, "trial_timeout_s": 3, "retries": 2}, job={"stretch_s": 1.0}), points, home=home
@@ -122,7 +122,7 @@ def test_a_trial_that_hangs_is_ended_at_its_limit(home: Path) -> None:
 
 
 def test_a_metric_that_comes_too_rarely_is_early_feedback_when_it_comes(home: Path) -> None:
-    """Until then nothing can be taken from the trial; it is never ended for it."""
+    """Until then the trial keeps its containers; it is never ended because of it."""
     tables = spec(
         sweep={"trials": 2, "metric": "accuracy", "direction": "maximize", "feedback_iteration": 10, "threshold": 1},
         job={"eval_every": 1000},

@@ -1,4 +1,4 @@
-"""A sweep of real jobs under a pseudo-terminal: a table in place, failures with their logs above it, a clean end."""
+"""A sweep of real jobs in a pseudo-terminal: a table that is redrawn, logs of failures above it, a clean end."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_a_trial_that_is_ended_early_is_done_and_never_the_best() -> None:
     seen: list[float] = []
 
     def objective(point: dict[str, Any]) -> float:
-        # The stopping rule needs two that run at the same time; so these go on until one is stopped.
+        # The stopping rule needs two concurrent trials, so these run until one is stopped.
         try:
             report = eps.run(**{**JOB, "iterations": 400, "stretch_s": 0.002}, **point)
         except StoppedEarlyError as stopped:
@@ -83,12 +83,12 @@ def test_a_trial_that_is_ended_early_is_done_and_never_the_best() -> None:
 
 
 def test_stopping_cancels_what_still_runs() -> None:
-    """The jobs would go on for hours; that no process is left is looked at by the fixtures."""
+    """The jobs would run for hours; the fixtures check that no process is left."""
     began = threading.Semaphore(0)
 
     def objective(point: dict[str, Any]) -> float:
         if point["learning_rate"] < 0.01:
-            # Ends as soon as another one runs.
+            # Ends once another one runs.
             began.acquire(timeout=60)
             return 0.0
         began.release()

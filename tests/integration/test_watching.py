@@ -1,4 +1,4 @@
-"""Who looks on: metrics of a running job, and what a failed job wrote last, told without being asked for."""
+"""Metrics of a running job, and the last log lines of a failed one, which are printed without a request."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_log_is_that_of_whom_the_reason_names(tmp_path: Path) -> None:
     assert last_words(directory, "nobody knows")[0].startswith("the last lines of the log of the job master")
     assert last_words(directory, "worker-9 is not there")[0].startswith("the last lines of the log of the job master")
     assert last_words(JobDir(tmp_path / "none"), "worker-1") == []
-    # Attempts of a master on YARN.
+    # A master's attempts on YARN.
     for attempt in (2, 10, 9):
         directory.log(f"master-{attempt}").write_text(f"M is attempt {attempt}\n")
     assert last_words(directory, "nobody knows") == [

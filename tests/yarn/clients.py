@@ -1,4 +1,4 @@
-"""What every client of YARN keeps, on a real one: runs in the process with Java."""
+"""The contract of YARN's clients, on a real cluster; runs in the process with Java."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.yarn.unmanaged import wait_until
 if TYPE_CHECKING:
     from eps.cluster.yarn.hadoop.client import HadoopClient
 
-#: Its master never registers: it waits, in a state that does not change.
+#: Its master never registers, so its state does not change.
 WAITS = Submission("a client's test", Launch("exec sleep 1000"), Resource(128, 1), tags=("Kept",))
 
 
 def opened(kind: str) -> HadoopClient | YarnClient:
-    """Return Hadoop's own client, as an application master has it, or that of who is outside."""
+    """Return Hadoop's own client, as an application master or as a process outside uses it."""
     from eps.cluster.yarn.hadoop.client import HadoopClient
     from eps.hadoop.session import HadoopSession
 
@@ -32,11 +32,11 @@ def opened(kind: str) -> HadoopClient | YarnClient:
 
 
 def contract(kind: str) -> None:
-    """Submit and ask after an application, and look at the cluster."""
+    """Submit and query an application, and read the cluster."""
     client = opened(kind)
     try:
         assert client.user == os.environ.get("HADOOP_USER_NAME", getpass.getuser())
-        # A cluster that asks for no proof gives none.
+        # An insecure cluster issues no tokens.
         assert client.obtain_tokens() == b"" == client.obtain_tokens(["hdfs://127.0.0.1:8020"])
         application = client.new_application()
         with pytest.raises(JobNotFoundError):
@@ -45,7 +45,7 @@ def contract(kind: str) -> None:
         try:
             report = client.report(application)
             assert (report.application_id, report.name, report.application_type) == (application, WAITS.name, "EPS")
-            # Some releases name the queue with those above it.
+            # Some releases return the queue's full path.
             assert (report.user, report.queue.rpartition(".")[2]) == (client.user, "default")
             assert report.tags == ("kept",)
             assert not report.ended and report.final_status == "UNDEFINED"
@@ -64,7 +64,7 @@ def contract(kind: str) -> None:
 
 
 def outside() -> None:
-    """List and end applications, and look at the queues."""
+    """List and end applications, and read the queues."""
     client = YarnClient(environment_configuration())
     try:
         application = client.new_application()
@@ -92,7 +92,7 @@ def outside() -> None:
 
 
 def _label(client: HadoopClient | YarnClient) -> None:
-    """The master's label is not the application's, which would be that of every container that asks for none."""
+    """The master's label is not the application's, which would apply to all containers without a label."""
     application = client.new_application()
     client.submit(application, Submission("labelled", Launch("true"), Resource(128, 1), label="transient"))
     kill(application)

@@ -1,4 +1,4 @@
-"""What cannot work on a real YARN and HDFS: a sentence that says what to do, and nothing of Java or Python."""
+"""Bad input for a real YARN and HDFS: a sentence that says what to do, without Java's or Python's tracebacks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hscheduler.cli import main as hscheduler
 from tests.yarn.hadoop import Hadoop
 from tests.yarn.in_java import InJava, dfsadmin, rmadmin
 
-#: What nobody listens at.
+#: An address without a listener.
 NOWHERE = f"{MASTER_ADDRESS}:9"
 JOB = ["--data=sklearn:digits", "--model=softmax", "--iterations=3", "--memory-mb=512", "--quiet"]
 
-#: Runs the command with more words, and returns what it wrote to standard error: its exit code must be the first.
+#: Runs the command with further arguments and returns its standard error; its exit code must be the first argument.
 Refused = Callable[..., str]
 
 
@@ -117,7 +117,7 @@ def test_a_queue_and_an_hdfs_that_take_nothing_now_say_so(
             2, "--queue=batch"
         )
     finally:
-        # A queue of which nothing is said any more stays as it was.
+        # A queue without settings keeps its old ones.
         site.write_text(site.read_text().replace("STOPPED", "RUNNING"))
         java(rmadmin, "-refreshQueues")
         site.write_text(before)
@@ -147,7 +147,7 @@ def test_a_start_that_fails_brings_its_reason_and_its_log(refused: Refused) -> N
 def test_an_archive_that_nodes_cannot_bring_is_named(
     refused: Refused, on_yarn: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """It was there when the job was submitted, and nobody had looked into it."""
+    """It existed when the job was submitted, and its content was not checked."""
     folder = RemotePath.parse(f"hdfs:///envs/{tmp_path.name}")
     write_public(folder / "env.tar.gz", b"nothing of the kind")
     submit = YarnClient.submit

@@ -1,4 +1,4 @@
-"""Both clients of YARN, on a real one: what holds of the one holds of the other."""
+"""The contract of both clients of YARN, on a real cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``eps devcluster`` with the real Hadoop: what it says, what survives, what is noticed."""
+"""``eps devcluster`` with the real Hadoop: its output, what survives a fault, and what it notices."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_application_and_its_container_outlive_the_resourcemanager(hadoop: Hadoo
 
 
 def submission(application_id: str) -> dict[str, object]:
-    """Return an application that waits, and whose master never says a word."""
+    """Return an application that waits, and whose master never registers."""
     return {
         "application-id": application_id,
         "application-name": "outlives",

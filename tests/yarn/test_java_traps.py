@@ -1,4 +1,4 @@
-"""What Java in a Python process must not do to it."""
+"""Effects that Java in a Python process must not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""H-scheduler as one application of a real YARN: trials end with the bits of the same sweep on this host."""
+"""H-scheduler as one application of a real YARN: models are bit-identical to those of the same sweep on this host."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ servers = 1
 
 @pytest.fixture
 def on_yarn(hadoop: Hadoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hadoop]:
-    """Give the cluster to commands of this process; afterwards no application and no container is left."""
+    """Configure commands of this process for the cluster; at the end no application and no container may be left."""
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.conf_dir))
     yield hadoop
@@ -72,7 +72,7 @@ def sweep(folder: Path, name: str, *flags: str, **settings: Any) -> tuple[int, d
 
 
 def staged(hadoop: Hadoop) -> list[str]:
-    """Return what sweeps have on the cluster now."""
+    """Return the files of sweeps on the cluster."""
     conf = read_configuration(hadoop.conf_dir)
     return (home_location(conf, getpass.getuser()) / "sweeps").storage().names("")
 
@@ -119,7 +119,7 @@ def test_a_service_is_one_application_that_takes_jobs_and_sweeps(
     assert sorted(loss for _, loss in losses(found).values()) == sorted(loss for _, loss in losses(here).values())
     (tmp_path / "endless.toml").write_text(FILE.partition("[job]")[2].format(iterations=1_000_000, more=""))
     assert main(["submit", str(tmp_path / "endless.toml"), "--name", "endless", *state]) == 0
-    # The same command follows it again; interrupted, it brings what there is.
+    # The same command follows it again; interrupted, it downloads the results so far.
     code = "import sys; from hscheduler.cli import main; sys.exit(main(sys.argv[1:]))"
     words = ["serve", "--on", "yarn", *state]
     with subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, text=True) as client:
@@ -149,7 +149,7 @@ def test_a_node_that_goes_is_not_counted_with_and_a_sweep_goes_on_without_it(on_
     runs.start()
 
     def nodes() -> set[str]:
-        """Return the hosts with containers of an application whose trials all train, but for its master's."""
+        """Return the hosts with containers of an application whose trials all train, without its master's."""
         apps = apps_of(on_yarn, "states=RUNNING")
         if not apps or apps[0]["runningContainers"] < 7:
             return set()

@@ -1,4 +1,4 @@
-"""What ``eps submit`` asks of YARN beside containers: an unmodified ResourceManager does it."""
+"""Options of ``eps submit`` for the application: an unmodified ResourceManager applies them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A real Hadoop that wants Kerberos: jobs get in with a keytab or a ticket, their containers with tokens.
+"""A real Hadoop with Kerberos: jobs log in with a keytab or a ticket, their containers with tokens.
 
-It is a Hadoop of its own, and takes a minute to start: only the tier ``all`` plays it.
+This Hadoop takes a minute to start, so only the tier ``all`` runs these tests.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ USER = f"{getpass.getuser()}@EPS.DEV"
 
 @dataclass(frozen=True)
 class Secure:
-    """The cluster, and an environment in which one may log in."""
+    """The cluster, and an environment for logins."""
 
     cluster: Cluster
     env: Mapping[str, str]
 
     def eps(self, *words: str, **changes: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of EPS, with another environment; a variable that is empty is left out."""
+        """Run a command of EPS in another environment; empty variables are removed."""
         env = {name: value for name, value in {**self.env, **changes}.items() if value}
         line = [sys.executable, "-m", "eps", *words]
         return subprocess.run(line, capture_output=True, text=True, env=env, timeout=4 * PATIENCE_S)
@@ -81,7 +81,7 @@ def secure(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the hash of the model that a job on this host trains."""
+    """Return the hash of the model that a local job trains."""
     before, os.environ["EPS_HOME"] = os.environ.get("EPS_HOME"), str(tmp_path_factory.mktemp("local"))
     try:
         return str(eps.run(**JOB)["model_sha256"])
@@ -92,7 +92,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> str:
             os.environ["EPS_HOME"] = before
 
 
-#: Reads HDFS by tokens, cancels them, and says what becomes of the next reading.
+#: Reads HDFS with tokens, cancels them, and prints the result of the next read.
 CANCELS = """
 import base64, os, sys, tempfile
 from eps.errors import StorageError
@@ -157,7 +157,7 @@ def test_the_page_of_a_job_is_shown_to_its_owner_and_to_whom_its_acl_names(
     name = "mine-too" if view else "mine"
 
     def asked(principal: str, path: str) -> tuple[int, str]:
-        # Who is not the owner is warned by the proxy, until a cookie says that this was done.
+        # The proxy warns users other than the owner, until a cookie records the warning.
         keytab, warned = tmp_path / principal.partition("/")[0], f"checked_{application}=true"
         keytab.write_bytes(keytab_for(keys, principal))
         env = {**secure.env, "KRB5CCNAME": f"FILE:{keytab}.cache", "KRB5_CLIENT_KTNAME": str(keytab)}

@@ -1,4 +1,4 @@
-"""What a real YARN takes from jobs, and a job that was stopped and goes on."""
+"""Containers that a real YARN takes from jobs, and a stopped job that resumes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_job_that_was_stopped_goes_on_from_its_checkpoint_where_its_labels_say
     on_yarn: Hadoop, tmp_path: Path
 ) -> None:
     local = eps.run(**JOB)
-    # A model of one's own: each container has its file elsewhere.
+    # A user's own model: each container has its file in another folder.
     slow = SlowModel(tmp_path)
     settings: dict[str, Any] = {
         **JOB, "on": "yarn", "checkpoint_every": "10", "label": "server=transient", "execution": "worker=opportunistic",
@@ -56,7 +56,7 @@ def test_a_job_that_was_stopped_goes_on_from_its_checkpoint_where_its_labels_say
 
 
 def execution_types(job: Job) -> list[str]:
-    """Return the execution type of each of a job's containers, as the nodes tell."""
+    """Return the execution type of each of a job's containers, as the nodes report it."""
     import requests
 
     number = (job.directory.record().yarn.application or {})["application_id"].removeprefix("application_")

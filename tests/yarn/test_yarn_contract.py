@@ -14,7 +14,7 @@ from tests.contract import test_resources_contract as suite
 from tests.yarn import unmanaged
 from tests.yarn.in_java import InJava
 
-#: The tests that every backend must pass: those that start one.
+#: The tests that every backend must pass: those whose only fixture starts a backend.
 NAMES = [
     name
     for name, test in inspect.getmembers(suite, inspect.isfunction)

@@ -1,4 +1,4 @@
-"""A real YARN and HDFS in trouble, and what a job master and its user hear of it."""
+"""Faults of a real YARN and HDFS, and what job masters and users see of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_resource_manager_that_starts_again_costs_nothing(java: InJava, tmp_pa
 def test_what_is_killed_for_its_silence_has_hung_or_was_lost_with_its_node(
     java: InJava, tmp_path: Path, hadoop: Hadoop, number: signal.Signals
 ) -> None:
-    """``tests/cluster/test_yarn_manager.py`` has it on a fake."""
+    """``tests/cluster/test_yarn_manager.py`` tests it on a fake."""
     host = java(faults.run_two, tmp_path)
     java(faults.kill_one_of_a_node_that_works)
     struck = hadoop.strike_node(host, number)
@@ -87,6 +87,6 @@ def test_a_master_that_hangs_is_replaced_and_the_next_finds_its_container(java: 
     assert (report.state, report.final_status, report.attempt) == ("FINISHED", "SUCCEEDED", 2)
     assert seen["attempt"] == 2 and set(seen["adopted"]) == {"container-0001"}
     assert seen["adopted"]["container-0001"].endswith("_01_000002")
-    # The one token that it has speaks for the master, and is nobody else's.
+    # Its only token speaks for the master alone.
     assert seen["tokens"] == 0
     assert seen["memory_mb"] < 250, seen
