@@ -44,7 +44,7 @@ def folders() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob(f"{WORK}*"))
 
 
-def test_a_process_of_another_user_is_believed_by_nobody_and_stops_nothing(attack: list[str]) -> None:
+def test_a_process_of_another_user_is_refused_and_stops_nothing(attack: list[str]) -> None:
     run = subprocess.run([*attack, "--seconds", "15", "--json"], capture_output=True, timeout=TIMEOUT_S)
     found = json.loads(run.stdout)
     assert (found["believed"], found["stopped"]) == ([], [])
@@ -67,7 +67,7 @@ def test_an_attack_that_is_interrupted_leaves_nothing(attack: list[str]) -> None
     assert process.returncode == 130
 
 
-def test_who_is_not_root_is_told_so() -> None:
+def test_users_other_than_root_are_refused() -> None:
     code = f"import os, runpy; os.geteuid = lambda: 1000; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert run.returncode == 2 and "root" in run.stderr and not run.stdout
@@ -80,7 +80,7 @@ def found_of(**changes: Any) -> Facts:
     return facts
 
 
-def test_the_verdict_follows_from_what_became_of_the_job(tmp_path: Path) -> None:
+def test_the_verdict_follows_from_the_end_of_the_job(tmp_path: Path) -> None:
     assert found_of().holds
     assert found_of(state="failed").stopped
     assert found_of(model_sha256="b" * 64).other_models == 1
@@ -91,7 +91,7 @@ def test_the_verdict_follows_from_what_became_of_the_job(tmp_path: Path) -> None
         assert not facts.holds
 
 
-def test_a_lie_is_found_wherever_it_was_believed(tmp_path: Path) -> None:
+def test_an_accepted_forgery_is_found(tmp_path: Path) -> None:
     facts = Facts()
     facts.hear("a client", {"name": "victim", "state": "running"})
     (tmp_path / "honest.log").write_text("all is well\n")

@@ -38,7 +38,7 @@ def job_file(folder: Path) -> Path:
     return path
 
 
-def test_jobs_that_are_hit_end_with_the_undisturbed_model(
+def test_jobs_with_faults_end_with_the_undisturbed_model(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "chaos.json"
@@ -61,7 +61,7 @@ def test_jobs_that_are_hit_end_with_the_undisturbed_model(
     assert list(jobs_dir().glob("chaos-*")) == []
 
 
-def test_a_job_that_ends_with_another_model_is_told_with_the_command_that_repeats_it(home: Path) -> None:
+def test_another_model_is_reported_with_the_command_that_repeats_it(home: Path) -> None:
     chaos = Chaos(ChaosRequest(RunRequest.from_values(JOB), seed=5, events=2, job_file="job.toml"))
     chaos._undisturbed["adam"] = Undisturbed("cd" * 32, 1.0)
     verdicts = list(chaos.run())
@@ -83,9 +83,7 @@ def test_an_interrupt_ends_the_job_and_leaves_nothing(home: Path, tmp_path: Path
     assert list(jobs_dir().glob("*-*")) == []
 
 
-def test_a_job_of_which_all_was_killed_is_resumed_and_ends_with_the_undisturbed_model(
-    home: Path, tmp_path: Path
-) -> None:
+def test_a_job_killed_as_a_whole_is_resumed_and_ends_with_the_undisturbed_model(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "chaos.json"
     words = ["--seed", "4", "--events", "2", "--kinds", "resume", "--json", str(out)]
     assert main([str(job_file(tmp_path)), *words]) == 0
@@ -94,9 +92,7 @@ def test_a_job_of_which_all_was_killed_is_resumed_and_ends_with_the_undisturbed_
 
 
 @pytest.mark.parametrize("kind", ["partition", "delay"])
-def test_members_that_nobody_reaches_and_packets_that_are_late_change_no_bit(
-    home: Path, tmp_path: Path, kind: str
-) -> None:
+def test_unreachable_members_and_late_packets_change_no_bit(home: Path, tmp_path: Path, kind: str) -> None:
     require("root")
     if not shutil.which("ip"):
         lacks("root", "there is no ip to make network namespaces with (apt install iproute2)")
@@ -118,7 +114,7 @@ def test_members_that_nobody_reaches_and_packets_that_are_late_change_no_bit(
 
 
 @pytest.mark.parametrize("words", [["--events", "0"], ["--per-job", "-1"], ["--json", "nowhere/x.json"]])
-def test_what_cannot_be_played_is_refused_before_anything_is_started(
+def test_impossible_faults_are_refused_before_anything_starts(
     home: Path, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(job_file(tmp_path)), *words]) == 2

@@ -46,7 +46,7 @@ def elastic(name: str, settings: dict[str, Any], **more: Any) -> dict[str, Any]:
     return run(name, workers=2, servers=2, at=list(CHANGES), **settings, **more)
 
 
-def test_every_way_and_every_saving_gives_the_same_bits_while_the_job_resizes(
+def test_every_transport_and_option_gives_the_same_bits_while_the_job_resizes(
     home: Path, sparse_data: dict[str, Any]
 ) -> None:
     plain = run("plain", workers=1, servers=1, **sparse_data)
@@ -83,7 +83,7 @@ def test_skipping_what_is_unchanged_is_exact_with_rules_that_change_untouched_ke
     ],
     ids=["plain sums", "float16", "ssp", "asp"],
 )
-def test_without_promised_bits_nothing_is_lost_and_the_loss_is_near(
+def test_without_exact_bits_nothing_is_lost_and_the_loss_is_near(
     home: Path, sparse_data: dict[str, Any], more: dict[str, Any]
 ) -> None:
     settings = {**sparse_data, "learning_rate": 0.5}

@@ -17,7 +17,7 @@ TIMEOUT_S = 60.0
 pytestmark = pytest.mark.filterwarnings("ignore:.*socket:ResourceWarning")
 
 
-def test_it_fails_in_time_says_what_to_do_and_can_be_resumed(
+def test_the_job_fails_in_time_says_what_to_do_and_can_be_resumed(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = FakeDockerEngine(tmp_path)

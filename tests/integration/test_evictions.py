@@ -55,7 +55,7 @@ def slow(tmp_path: Path) -> SlowModel:
     return SlowModel(tmp_path, 0.01, like=Dnn)
 
 
-def test_containers_that_are_taken_away_change_no_bit(home: Path, undisturbed: dict[str, Any], slow: SlowModel) -> None:
+def test_evicted_containers_change_no_bit(home: Path, undisturbed: dict[str, Any], slow: SlowModel) -> None:
     with chaos_master(), eps.Job.start(name="evicted", **{**JOB, "model": slow.setting}) as job:
         wait_for_clock(job, 5)
         take_away(job, ["worker-1", "server-1"], AMPLE_S)
@@ -85,7 +85,7 @@ def test_containers_that_are_taken_away_change_no_bit(home: Path, undisturbed: d
     assert [len(report["membership"][-1][role]) for role in ("workers", "servers")] == [3, 3], "replaced"
 
 
-def test_what_is_taken_from_a_job_of_a_scheduler_is_given_back_by_the_scheduler(
+def test_the_scheduler_replaces_containers_taken_from_its_jobs(
     home: Path, undisturbed: dict[str, Any], slow: SlowModel
 ) -> None:
     spec = JobSpec(**{**JOB, "model": slow.setting})

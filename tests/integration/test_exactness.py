@@ -125,7 +125,7 @@ def test_model_sha256_is_that_of_the_exported_tensors(home: Path, tmp_path: Path
     assert digest.hexdigest() == report["model_sha256"]
 
 
-def test_training_goes_on_from_an_exported_model(home: Path, tmp_path: Path) -> None:
+def test_training_continues_from_an_exported_model(home: Path, tmp_path: Path) -> None:
     exported = tmp_path / "half.npz"
     settings = {"data": "sklearn:digits", "model": "softmax", "optimizer": "sgd", "learning_rate": 0.01}
     half = run("half", iterations=10, export=str(exported), **settings)
@@ -138,7 +138,7 @@ def test_training_goes_on_from_an_exported_model(home: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("consistency", "optimizer"), [("ssp:1", "sgd"), ("ssp:4", "adam"), ("asp", "sgd"), ("asp", "adam")]
 )
-def test_stale_jobs_lose_and_repeat_nothing_under_ten_changes(
+def test_stale_jobs_lose_and_repeat_no_update_under_ten_changes(
     home: Path, shared_data: Path, consistency: str, optimizer: str
 ) -> None:
     rate = {"sgd": 0.5, "adam": 0.02}[optimizer]
@@ -148,7 +148,7 @@ def test_stale_jobs_lose_and_repeat_nothing_under_ten_changes(
     assert report["metrics"]["test"]["accuracy"] >= 0.83
 
 
-def test_the_history_tells_of_training_however_often_the_test_data_is_evaluated(home: Path) -> None:
+def test_the_history_of_training_does_not_depend_on_evaluations(home: Path) -> None:
     settings = {
         "data": "sklearn:digits",
         "model": "softmax",

@@ -32,7 +32,7 @@ ROWS = "".join(f"{row % 3} 1:{row % 7} 2:{row % 5} 3:{row % 2}\n" for row in ran
 REFUSED = ("MKDIRS", "CREATE", "APPEND", "RENAME", "DELETE", "SETPERMISSION", "SETTIMES")
 
 
-def test_a_job_goes_on_in_safe_mode_tells_it_and_takes_checkpoints_again_afterwards(
+def test_a_job_continues_in_safe_mode_reports_it_and_writes_checkpoints_again_afterwards(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "0.5")

@@ -40,8 +40,8 @@ JOB: dict[str, Any] = {
 CHANGES = {operation: f"{operation}=1" for operation in OPERATIONS}
 PLAYED = (*OPERATIONS, Operation.FOLLOW)
 REMOVALS = (Operation.REMOVE_SERVERS, Operation.REMOVE_WORKERS)
-#: Clocks from one change to the next.  A change takes some 25 clocks; a kill during it must not abort the next one, whose
-#: trap would not spring.
+#: Clocks from one change to the next.  A change takes some 25 clocks; a kill during it must not abort the next one,
+#: because then that one's trap would not spring.
 APART = 60
 #: Outcome of a plan in whose phase a process is killed.
 #:
@@ -167,7 +167,7 @@ def test_a_kill_in_the_same_phase_of_all_plans_changes_no_bit(
 
 @pytest.mark.parametrize("checkpoint_every", ["", "10"], ids=["seed", "checkpoint"])
 @pytest.mark.parametrize("moves", [Operation.ADD_SERVERS, Operation.REMOVE_SERVERS])
-def test_a_kill_before_what_moved_has_a_follower_again_costs_only_time(
+def test_a_kill_before_moved_partitions_have_followers_costs_only_time(
     home: Path,
     undisturbed: dict[str, Any],
     moves: Operation,

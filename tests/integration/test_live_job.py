@@ -22,7 +22,7 @@ def containers(**roles: Role) -> tuple[Container, ...]:
     return tuple(Container(name, "a", role, Resources(1, 1024), "node") for name, role in roles.items())
 
 
-def test_a_growth_that_is_taken_back_leaves_the_job_as_it_was(home: Path) -> None:
+def test_a_growth_that_is_undone_leaves_the_job_as_it_was(home: Path) -> None:
     said: SimpleQueue[e.Event] = SimpleQueue()
     spec = JobSpec(data="sklearn:digits", model="softmax", iterations=150, stretch_s=0.002, workers=2, servers=1)
     job = LiveJob("a", Launch("a", spec), "loss", 10, said.put)

@@ -97,7 +97,7 @@ def test_a_master_killed_at_every_step_of_plans_changes_no_bit(home: Path) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_job_goes_on_after_its_master_died_or_hangs(home: Path, number: signal.Signals) -> None:
+def test_a_job_continues_after_its_master_died_or_hangs(home: Path, number: signal.Signals) -> None:
     with eps.Job.start(name="goes-on", workers=2, servers=2, member_timeout_s=1.0, **ENDLESS) as job:
         for round_ in range(1, 3):
             wait_for_clock(job, 10 * round_)
@@ -123,7 +123,7 @@ def first(job: eps.Job, clocks: int) -> list[Any]:
     return found
 
 
-def test_a_master_whose_log_is_damaged_ends_the_job_and_says_where(home: Path) -> None:
+def test_a_damaged_log_of_the_master_ends_the_job_and_is_named(home: Path) -> None:
     with eps.Job.start(name="damaged", workers=1, servers=1, **ENDLESS) as job:
         wait_for_clock(job, 10)
         (log,) = job.directory.state.glob("log-*")
@@ -139,7 +139,7 @@ def test_a_master_whose_log_is_damaged_ends_the_job_and_says_where(home: Path) -
 
 
 @pytest.mark.parametrize("victim", MASTERS)
-def test_a_master_that_dies_when_the_job_has_finished_is_followed_by_one_that_ends_it(home: Path, victim: str) -> None:
+def test_a_master_that_dies_after_the_last_clock_is_followed_by_one_that_ends_the_job(home: Path, victim: str) -> None:
     trap = f"job:finished:{victim}"
     with chaos_master(trap), eps.Job.start(name="over", workers=2, servers=2, **SETTINGS) as job:
         report = job.wait(TIMEOUT_S)
@@ -150,7 +150,7 @@ def test_a_master_that_dies_when_the_job_has_finished_is_followed_by_one_that_en
     assert ended is not None and ended.state == "finished"
 
 
-def test_what_cannot_be_written_is_shown_and_the_job_goes_on(home: Path) -> None:
+def test_failed_writes_are_shown_and_the_job_continues(home: Path) -> None:
     with eps.Job.start(name="full", workers=1, servers=1, **ENDLESS) as job:
         wait_for_clock(job, 1)
         assert job.status()["storage_error"] == ""

@@ -119,7 +119,7 @@ def test_ctrl_c_leaves_no_container(home: Path, engine: DockerEngine) -> None:
     wait_for(lambda: not engine.find(f"eps.job={directory}"), TIMEOUT_S, "the containers to end")
 
 
-def test_a_sweep_has_its_trials_in_containers(home: Path, engine: DockerEngine) -> None:
+def test_the_trials_of_a_sweep_run_in_containers(home: Path, engine: DockerEngine) -> None:
     tables = {
         "cluster": {"nodes": 2, "vcores": 4, "memory": "16GiB", "container_memory": "512MiB"},
         "sweep": {"trials": 3, "algorithm": "random", "threshold": 1, "feedback_iteration": 5, "seed": 3},

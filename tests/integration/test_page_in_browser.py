@@ -92,7 +92,7 @@ def test_no_text_breaks_the_page(browser: Browser, tmp_path: Path, why: str) -> 
     assert why in browser.value("document.querySelector('#trials').textContent")
 
 
-def test_an_ended_sweep_is_drawn_whole(browser: Browser, tmp_path: Path) -> None:
+def test_an_ended_sweep_is_drawn_completely(browser: Browser, tmp_path: Path) -> None:
     report, path = report_of(12), tmp_path / "page.html"
     path.write_text(page({"elastic": report, "static": report}))
     browser.open(path.as_uri())
@@ -129,14 +129,14 @@ def test_an_ended_sweep_is_drawn_whole(browser: Browser, tmp_path: Path) -> None
         ("ticks([7, 7])", [7]),
     ],
 )
-def test_axes_count_as_people_do(browser: Browser, tmp_path: Path, call: str, values: list[float]) -> None:
+def test_axes_have_round_numbers(browser: Browser, tmp_path: Path, call: str, values: list[float]) -> None:
     path = tmp_path / "page.html"
     path.write_text(page({"elastic": report_of(3)}))
     browser.open(path.as_uri())
     assert browser.value(call) == values
 
 
-def test_how_a_trial_is_drawn_is_told(browser: Browser, tmp_path: Path) -> None:
+def test_the_legend_explains_how_a_trial_is_drawn(browser: Browser, tmp_path: Path) -> None:
     report, path = report_of(12), tmp_path / "page.html"
     report["trials"][3] |= {"phase": "killed", "loss": None}
     path.write_text(page({"elastic": report}))
@@ -163,7 +163,7 @@ def test_trials_of_several_spaces_are_drawn_where_they_have_a_value(browser: Bro
 
 
 @pytest.mark.parametrize("metric", ("accuracy", "loss"))
-def test_what_trials_are_ranked_by_has_its_name(browser: Browser, tmp_path: Path, metric: str) -> None:
+def test_the_metric_of_the_ranking_is_named(browser: Browser, tmp_path: Path, metric: str) -> None:
     path = tmp_path / "page.html"
     path.write_text(page({"elastic": {**report_of(3), "metric": metric}}))
     browser.open(path.as_uri())
@@ -178,7 +178,7 @@ def test_what_trials_are_ranked_by_has_its_name(browser: Browser, tmp_path: Path
     assert browser.value("document.querySelector('#curves-note').textContent").startswith("training loss")
 
 
-def test_a_page_that_is_served_is_drawn_again(browser: Browser) -> None:
+def test_a_served_page_is_redrawn(browser: Browser) -> None:
     server = PageServer(0)
     try:
         server.show(lambda: {"elastic": report_of(3)})
@@ -191,7 +191,7 @@ def test_a_page_that_is_served_is_drawn_again(browser: Browser) -> None:
         server.close()
 
 
-def test_who_comes_before_the_sweep_has_begun_sees_it_begin(browser: Browser) -> None:
+def test_a_page_opened_before_the_start_of_a_sweep_shows_the_start(browser: Browser) -> None:
     server = PageServer(0)
     try:
         browser.open(server.address)
@@ -205,7 +205,7 @@ def test_who_comes_before_the_sweep_has_begun_sees_it_begin(browser: Browser) ->
         server.close()
 
 
-def test_a_page_is_asked_for_again_by_itself_where_there_was_no_report(browser: Browser) -> None:
+def test_a_page_without_a_report_reloads_itself(browser: Browser) -> None:
     answers = [DeadlineError("the scheduler is busy"), {"elastic": report_of(3)}]
 
     def look() -> dict[str, Any]:

@@ -89,7 +89,7 @@ def listening(pids: Iterable[int]) -> list[str]:
     return found
 
 
-def test_running_job_listens_only_in_its_folder_and_shows_its_token_to_nobody(home: Path) -> None:
+def test_a_running_job_listens_only_in_its_folder_and_reveals_no_token(home: Path) -> None:
     with eps.Job.start(name="guarded", workers=2, servers=2, **ENDLESS) as job:
         wait_for_clock(job, 1)
         status, address = job.status(), master_of(job.directory)
@@ -113,7 +113,7 @@ def test_job_with_tls_trains_the_same_bits(home: Path) -> None:
     assert asked_phases(report) == ["released"] * 2
 
 
-def test_master_of_a_job_with_tls_does_not_even_shake_hands_with_strangers(home: Path) -> None:
+def test_the_master_of_a_job_with_tls_refuses_the_handshake_of_strangers(home: Path) -> None:
     with eps.Job.start(name="encrypted", workers=1, servers=1, tls=True, **ENDLESS) as job:
         wait_for_clock(job, 1)
         assert refusals(master_of(job.directory), NO_SECURITY) == {PeerUnavailableError}

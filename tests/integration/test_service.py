@@ -147,7 +147,7 @@ def lasting(slow: SlowModel) -> JobSpec:
     return JobSpec.from_dict({**JOB, "model": slow.setting, "stretch_s": 0.0, "iterations": 200})
 
 
-def test_jobs_outlive_a_service_that_is_killed_and_are_taken_up(served: Served, slow: SlowModel) -> None:
+def test_jobs_outlive_a_killed_service_and_are_resumed(served: Served, slow: SlowModel) -> None:
     spec = lasting(slow)
     with served.client() as client:
         client.open_sweep(e.SweepOpened("mine", threshold=2, feedback_iteration=5))
@@ -176,7 +176,7 @@ def client_name(served: Served, job_id: str) -> str:
     raise AssertionError(f"{job_id} is not in the record")
 
 
-def test_a_sweep_goes_on_without_its_client_and_after_its_service_was_killed(served: Served, capsys: Any) -> None:
+def test_a_sweep_continues_without_its_client_and_after_a_kill_of_its_service(served: Served, capsys: Any) -> None:
     with served.client() as client:
         name = client.run_sweep(TABLES, "digits")
         assert client.run_sweep(TABLES, "digits") == name, "the same once more is the same sweep"
@@ -207,7 +207,7 @@ def test_a_sweep_goes_on_without_its_client_and_after_its_service_was_killed(ser
     assert "sweep is 'nobody', but must be one of digits" in capsys.readouterr().err
 
 
-def test_a_sweep_that_is_killed_stays_so(served: Served) -> None:
+def test_a_killed_sweep_stays_killed(served: Served) -> None:
     # The policy stops no job.
     tables = {**TABLES, "sweep": {**TABLES["sweep"], "threshold": 4}, "job": {**JOB, "iterations": 100000}}
     with served.client() as client:
@@ -225,7 +225,7 @@ def test_a_sweep_that_is_killed_stays_so(served: Served) -> None:
     assert {job["why"] for job in jobs} == {"enough"}
 
 
-def test_a_service_that_is_told_to_stop_leaves_its_jobs_for_the_next(served: Served, slow: SlowModel) -> None:
+def test_a_stopped_service_leaves_its_jobs_for_the_next(served: Served, slow: SlowModel) -> None:
     with served.client() as client:
         job = client.submit_job("job-1", lasting(slow))
         wait_for(lambda: client.job("job-1")["iteration"] > 0, TIMEOUT_S, "the job to iterate")
@@ -281,7 +281,7 @@ def test_clients_of_other_hosts_need_its_certificates(tmp_path: Path) -> None:
     served.end(signal.SIGINT)
 
 
-def test_it_is_reached_only_through_its_folder_where_no_address_is_asked_for(served: Served) -> None:
+def test_without_an_address_it_is_reached_only_through_its_folder(served: Served) -> None:
     directory = ServiceDir(served.directory)
     assert directory.address().is_unix and not directory.tls.exists()
     folder = served.directory / "sockets"
@@ -329,7 +329,7 @@ def test_a_service_has_a_page_and_metrics(tmp_path: Path) -> None:
     served.end(signal.SIGINT)
 
 
-def test_whoever_floods_the_page_does_not_keep_jobs_from_running(tmp_path: Path) -> None:
+def test_a_flood_of_requests_to_the_page_does_not_stop_jobs(tmp_path: Path) -> None:
     served = Served(tmp_path / "service")
     served.start("--web", "0")
     assert served.process is not None and served.process.stdout is not None
@@ -347,7 +347,7 @@ def test_whoever_floods_the_page_does_not_keep_jobs_from_running(tmp_path: Path)
     served.end(signal.SIGINT)
 
 
-def test_the_log_of_a_job_that_fails_reaches_who_watches(served: Served) -> None:
+def test_the_log_of_a_failed_job_reaches_watching_clients(served: Served) -> None:
     linear = {"model": "linear", "data": "sklearn:diabetes", "optimizer": "sgd", "test": ""}
     tables = {
         "sweep": {"trials": 1, "retries": 0},

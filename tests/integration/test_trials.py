@@ -60,7 +60,7 @@ def test_several_at_once_end_with_the_best() -> None:
     assert min(trials.losses()) == trials.best_trial["result"]["loss"]
 
 
-def test_a_trial_that_is_ended_early_is_done_and_never_the_best() -> None:
+def test_a_trial_stopped_early_is_done_and_never_the_best() -> None:
     settings = LiveSettings(feedback_iteration=5)
     trials = HTrials(parallelism=3, cluster=CLUSTER, settings=settings, threshold=1)
     seen: list[float] = []
@@ -82,7 +82,7 @@ def test_a_trial_that_is_ended_early_is_done_and_never_the_best() -> None:
     assert "killed" not in trials.best_trial["result"]
 
 
-def test_stopping_cancels_what_still_runs() -> None:
+def test_stopping_cancels_running_jobs() -> None:
     """The jobs would run for hours; the fixtures check that no process is left."""
     began = threading.Semaphore(0)
 
@@ -128,7 +128,7 @@ def test_exceptions_end_the_search_or_are_caught() -> None:
     assert len(trials._dynamic_trials) == 3
 
 
-def test_a_scheduler_of_ones_own_stays_open() -> None:
+def test_a_scheduler_of_the_user_stays_open() -> None:
     with LiveScheduler(CLUSTER.capacities(), LiveSettings("static")) as scheduler:
         for _ in range(2):
             trials = HTrials(scheduler, parallelism=2)
@@ -137,7 +137,7 @@ def test_a_scheduler_of_ones_own_stays_open() -> None:
         assert len(scheduler.registry.timeline.trials) == 2
 
 
-def test_what_cannot_work_is_said() -> None:
+def test_invalid_arguments_of_fmin_are_refused() -> None:
     with pytest.raises(ConfigError, match="parallelism is 0, but must be at least 1"):
         HTrials(parallelism=0)
     with pytest.raises(ConfigError, match="trials_save_file is not possible"):

@@ -88,9 +88,7 @@ def everybody_is_used(yarn: RunningYarn, size: int) -> None:
 # ---- the job master
 
 
-def test_a_job_that_gets_less_than_it_asked_for_begins_and_has_the_rest_when_there_is_room(
-    begin: Begin, undisturbed: dict[str, Any]
-) -> None:
+def test_a_job_starts_with_fewer_members_and_gets_the_rest_later(begin: Begin, undisturbed: dict[str, Any]) -> None:
     # Two nodes hold one worker each.
     room = Resource(4096, 16)
     yarn = begin(capacity=room, workers=3, memory_mb="512,worker=2560", container_timeout_s=2.0, grow_back_s=1.0)
@@ -105,7 +103,7 @@ def test_a_job_that_gets_less_than_it_asked_for_begins_and_has_the_rest_when_the
     assert (report["losses"], report["generation"]) == ([], 1)
 
 
-def test_the_master_of_a_submitted_job_brings_to_hdfs_what_goes_there_and_nothing_to_paths_of_another_host(
+def test_the_master_of_a_submitted_job_writes_results_to_hdfs_and_not_to_local_paths(
     begin: Begin, tmp_path: Path
 ) -> None:
     pytest.importorskip("hdfs")
@@ -121,7 +119,7 @@ def test_the_master_of_a_submitted_job_brings_to_hdfs_what_goes_there_and_nothin
     assert "M " in (yarn.shared / RESULTS / "master.log").read_text()
 
 
-def test_a_job_ends_in_order_before_yarn_ends_it_for_its_lifetime(begin: Begin) -> None:
+def test_a_job_ends_cleanly_before_yarn_ends_it_for_its_lifetime(begin: Begin) -> None:
     yarn = begin(lifetime_s=15.0)
     yarn.reach(1)
     wait_for(lambda: yarn.ended is not None, PATIENCE_S, "its lifetime to pass")
@@ -181,7 +179,7 @@ def test_a_master_killed_as_soon_as_the_job_has_finished_leaves_model_and_report
     assert digest.hexdigest() == undisturbed["model_sha256"]
 
 
-def test_a_store_that_hangs_for_longer_than_a_master_may_ends_none(begin: Begin, undisturbed: dict[str, Any]) -> None:
+def test_a_store_that_hangs_longer_than_a_master_may_ends_no_master(begin: Begin, undisturbed: dict[str, Any]) -> None:
     yarn = begin()
     yarn.reach(20)
     until_s = time.monotonic() + 1.5 * Timing().owner_s
@@ -197,7 +195,7 @@ def test_a_store_that_hangs_for_longer_than_a_master_may_ends_none(begin: Begin,
 
 
 @pytest.mark.tier("all")
-def test_a_master_lost_while_nothing_can_be_logged_ends_the_job_and_says_how_to_go_on(begin: Begin) -> None:
+def test_a_master_lost_while_nothing_can_be_logged_ends_the_job_and_says_how_to_resume(begin: Begin) -> None:
     """The gap cannot be marked either, for example while all of HDFS restarts."""
     yarn = begin()
     yarn.reach(10)
@@ -219,7 +217,7 @@ def test_a_master_lost_while_nothing_can_be_logged_ends_the_job_and_says_how_to_
 
 
 @pytest.mark.parametrize("wakes", ["late", "early"])
-def test_a_master_that_hung_and_wakes_when_another_is_due_ends_itself_and_harms_nothing(
+def test_a_master_that_hung_and_wakes_after_its_timeout_exits_and_does_no_harm(
     begin: Begin, undisturbed: dict[str, Any], wakes: str
 ) -> None:
     yarn = begin()
@@ -256,9 +254,7 @@ def status_of(yarn: RunningYarn) -> dict[str, Any]:
 # ---- nodes
 
 
-def test_members_of_a_node_that_is_lost_end_themselves_where_nobody_ends_them(
-    begin: Begin, undisturbed: dict[str, Any]
-) -> None:
+def test_orphaned_members_of_a_lost_node_exit(begin: Begin, undisturbed: dict[str, Any]) -> None:
     """Its NodeManager was killed: the containers run on, and YARN counts them as ended once it notices."""
     yarn = begin()
     yarn.reach(20)
@@ -278,7 +274,7 @@ def test_members_of_a_node_that_is_lost_end_themselves_where_nobody_ends_them(
     assert all("lost with its node" in loss["reason"] for loss in report["losses"])
 
 
-def test_a_job_that_loses_a_node_with_all_that_ran_there_comes_back_to_its_size(
+def test_a_job_that_loses_a_node_with_its_containers_returns_to_its_size(
     begin: Begin, undisturbed: dict[str, Any]
 ) -> None:
     yarn = begin()
@@ -295,8 +291,8 @@ def test_a_job_that_loses_a_node_with_all_that_ran_there_comes_back_to_its_size(
 
 
 @pytest.mark.tier("all")
-def test_a_job_that_loses_node_after_node_while_it_starts_begins_in_the_end(begin: Begin) -> None:
-    """YARN misses a node after minutes: long before, its members are killed for their silence, which says nothing."""
+def test_a_job_that_loses_several_nodes_during_its_start_starts_eventually(begin: Begin) -> None:
+    """YARN notices a lost node after minutes.  Its silent members are killed before; that is no failed start."""
     first, *others, last = MORE_NODES
     one, none = Resource(1024, 1), Resource(0, 0)
     yarn = begin(capacity=none, nodes=MORE_NODES, workers=3, iterations=20)
@@ -324,7 +320,7 @@ def hosts_of(yarn: RunningYarn) -> set[str]:
     return {member["host"] for member in status_of(yarn).get("members", ())}
 
 
-def test_a_master_whose_node_is_lost_makes_way_for_the_next(begin: Begin, undisturbed: dict[str, Any]) -> None:
+def test_a_master_whose_node_is_lost_is_superseded(begin: Begin, undisturbed: dict[str, Any]) -> None:
     """Its NodeManager was killed and it runs on: YARN has ended its attempt and not started the next one."""
     yarn = begin()
     yarn.reach(20)
@@ -343,7 +339,7 @@ def test_a_master_whose_node_is_lost_makes_way_for_the_next(begin: Begin, undist
 # ---- the ResourceManager
 
 
-def test_a_resource_manager_that_is_away_costs_nothing_and_grants_afterwards(
+def test_an_unreachable_resourcemanager_costs_nothing_and_grants_afterwards(
     begin: Begin, undisturbed: dict[str, Any]
 ) -> None:
     yarn = begin()

@@ -38,7 +38,7 @@ def test_last_node_has_the_label_and_queues_share_the_cluster(hadoop: Hadoop) ->
     }
 
 
-def test_killed_nodemanager_is_lost_within_seconds_and_comes_back(hadoop: Hadoop) -> None:
+def test_killed_nodemanager_is_lost_within_seconds_and_returns(hadoop: Hadoop) -> None:
     hadoop.kill("nodemanager-2")
     killed = time.monotonic()
     try:

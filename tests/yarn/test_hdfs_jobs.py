@@ -64,7 +64,7 @@ def test_data_checkpoints_and_model_on_hdfs_give_the_bits_of_a_local_job_across_
     assert predict_file(load(str(export)), str(data)).metrics["accuracy"] > 0.9
 
 
-def test_a_datanode_that_is_lost_and_comes_back_costs_checkpoints_and_no_training(
+def test_a_lost_datanode_costs_checkpoints_and_no_training(
     home: Path, hadoop: Hadoop, folder: RemotePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "2")

@@ -108,7 +108,7 @@ def pids(job: Job) -> dict[str, int]:
     return {member["name"]: member["pid"] for member in job.status()["members"]}
 
 
-def test_a_resource_manager_that_is_killed_costs_nothing_and_grants_afterwards(
+def test_a_killed_resourcemanager_costs_nothing_and_grants_afterwards(
     on_yarn: Hadoop, begin: Begin, slow: SlowModel, undisturbed: dict[str, Any]
 ) -> None:
     job = begin("rm-away")
@@ -212,7 +212,7 @@ def test_members_of_a_node_whose_nodemanager_was_killed_end_themselves(
     ],
     ids=["gone", "hangs"],
 )
-def test_a_job_that_loses_a_node_with_all_that_ran_there_comes_back_to_its_size(
+def test_a_job_that_loses_a_node_with_its_containers_returns_to_its_size(
     on_yarn: Hadoop, begin: Begin, slow: SlowModel, undisturbed: dict[str, Any], number: signal.Signals,
     settings: dict[str, Any],
 ) -> None:  # fmt: skip
@@ -236,7 +236,7 @@ def test_a_job_that_loses_a_node_with_all_that_ran_there_comes_back_to_its_size(
 
 
 @pytest.mark.tier("all")
-def test_a_master_whose_nodemanager_was_killed_makes_way_for_the_next(
+def test_a_master_whose_nodemanager_was_killed_is_superseded(
     on_yarn: Hadoop, begin: Begin, slow: SlowModel, undisturbed: dict[str, Any]
 ) -> None:
     """The master runs on as an orphan until YARN notices the lost node; then the next attempt starts."""
@@ -278,7 +278,7 @@ def test_a_master_whose_node_hung_wakes_and_harms_nothing(
 
 
 @pytest.mark.tier("all")
-def test_a_master_that_yarn_misses_is_followed_by_one_that_finds_everybody(
+def test_a_silent_master_is_superseded_by_one_that_finds_all_members(
     on_yarn: Hadoop, begin: Begin, slow: SlowModel, undisturbed: dict[str, Any]
 ) -> None:
     properties = on_yarn.cluster.settings.properties

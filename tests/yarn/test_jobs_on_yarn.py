@@ -84,7 +84,7 @@ def test_a9a_on_yarn_with_adds_and_removes_is_the_local_model(on_yarn: Hadoop, s
     assert (app["finalStatus"], app["applicationType"]) == ("SUCCEEDED", "EPS")
 
 
-def test_a_submitted_job_brings_its_report_here_and_its_model_to_hdfs(on_yarn: Hadoop, tmp_path: Path) -> None:
+def test_a_submitted_job_downloads_its_report_and_writes_its_model_to_hdfs(on_yarn: Hadoop, tmp_path: Path) -> None:
     words = [*(f"--{key.replace('_', '-')}={value}" for key, value in JOB.items()), "--export", "hdfs:/brought.npz"]
     words += ["--name", "brought", "--report", str(tmp_path / "r.json")]
     told = subprocess.run([sys.executable, "-m", "eps", "submit", *words], capture_output=True, text=True)
@@ -97,7 +97,7 @@ def test_a_submitted_job_brings_its_report_here_and_its_model_to_hdfs(on_yarn: H
     assert read_model(location("hdfs:/brought.npz")).sha256 == report["model_sha256"]
 
 
-def test_a_job_is_found_by_its_name_whatever_became_of_its_client(on_yarn: Hadoop) -> None:
+def test_a_job_is_found_by_its_name_without_its_client(on_yarn: Hadoop) -> None:
     words = ["--name", "alone", *(f"--{key.replace('_', '-')}={value}" for key, value in JOB.items())]
     told = subprocess.run(
         [sys.executable, "-m", "eps", "submit", *words, "--iterations", "100000"], capture_output=True, text=True
@@ -130,7 +130,7 @@ def test_a_job_is_found_by_its_name_whatever_became_of_its_client(on_yarn: Hadoo
     assert logs(argparse.Namespace(name="alone", member="master", follow=False)) == 0
 
 
-def test_what_yarn_takes_is_drained_before(on_yarn: Hadoop, tmp_path: Path) -> None:
+def test_containers_that_yarn_takes_are_drained_before(on_yarn: Hadoop, tmp_path: Path) -> None:
     """A queue below its share preempts containers of another queue's job, and a node is decommissioned."""
     settings = {**JOB, "workers": 4, "servers": 3, "iterations": 500}
     local = eps.run(**settings)
@@ -173,7 +173,7 @@ def hosts_of(job: Job) -> set[str]:
     return {member["host"] for member in job.status()["members"] if member["host"]}
 
 
-def test_yarns_own_kill_ends_a_job_of_which_it_is_known_how_far_it_was(on_yarn: Hadoop) -> None:
+def test_a_job_killed_by_yarn_keeps_its_last_status(on_yarn: Hadoop) -> None:
     with Job.start(**{**JOB, "iterations": 100_000}, on="yarn", name="by-yarn") as job:
         reach(job, 1)
         job.add_workers(1)
@@ -198,13 +198,13 @@ def application_of(job: Job) -> str:
     return application_id_of(job.directory)
 
 
-def test_a_job_whose_model_raises_brings_its_last_words(on_yarn: Hadoop, tmp_path: Path) -> None:
+def test_a_job_whose_model_raises_shows_its_log(on_yarn: Hadoop, tmp_path: Path) -> None:
     model = tmp_path / "mine.py"
     model.write_text("from eps.ml.models import Softmax\nraise RuntimeError('this node has no such library')\n")
     with pytest.raises((TrainingError, ConfigError), match="no such library"):
         eps.run(**{**JOB, "model": f"{model}:Mine"}, on="yarn")
 
 
-def test_a_queue_that_there_is_not_is_refused_at_once(on_yarn: Hadoop) -> None:
+def test_an_unknown_queue_is_refused_at_once(on_yarn: Hadoop) -> None:
     with pytest.raises(ConfigError, match="queue is 'nope', but the cluster has no queue of that name"):
         eps.run(**JOB, on="yarn", queue="nope")

@@ -81,7 +81,7 @@ def losses(report: dict[str, Any]) -> dict[str, tuple[str, float]]:
     return {trial["job_id"]: (trial["phase"], trial["loss"]) for trial in report["trials"]}
 
 
-def test_a_sweep_is_one_application_and_ends_as_on_this_host(
+def test_a_sweep_is_one_application_with_the_results_of_this_host(
     on_yarn: Hadoop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {app["id"] for app in apps_of(on_yarn, "")}
@@ -98,7 +98,7 @@ def test_a_sweep_is_one_application_and_ends_as_on_this_host(
     assert staged(on_yarn) == []
 
 
-def test_a_service_is_one_application_that_takes_jobs_and_sweeps(
+def test_a_service_is_one_application_that_accepts_jobs_and_sweeps(
     on_yarn: Hadoop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = ["--state", str(tmp_path / "state")]
@@ -138,7 +138,7 @@ def test_a_service_is_one_application_that_takes_jobs_and_sweeps(
 
 
 @pytest.mark.tier("all")
-def test_a_node_that_goes_is_not_counted_with_and_a_sweep_goes_on_without_it(on_yarn: Hadoop, tmp_path: Path) -> None:
+def test_a_sweep_continues_without_a_decommissioned_node(on_yarn: Hadoop, tmp_path: Path) -> None:
     results: list[tuple[int, dict[str, Any]]] = []
     flags, iterations = ["--policy", "static", "--quiet"], 100
 
@@ -201,7 +201,7 @@ def test_a_sweep_whose_client_is_killed_is_followed_again_and_its_results_are_fe
 
 
 @pytest.mark.tier("all")
-def test_a_master_that_is_killed_is_followed_by_one_that_goes_on(on_yarn: Hadoop, tmp_path: Path) -> None:
+def test_a_killed_master_of_a_sweep_is_followed_by_one_that_resumes(on_yarn: Hadoop, tmp_path: Path) -> None:
     """Trials that were over stay so; the others begin again from their checkpoints, and end with the same bits."""
     settings: dict[str, Any] = {"trials": 12, "iterations": 80}
     slow = 'checkpoint_every = "5"\nstretch_s = 0.05'

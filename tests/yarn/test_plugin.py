@@ -113,7 +113,7 @@ def giver(hadoop: Hadoop, plugin: Plugin, tmp_path: Path) -> Iterator[Tiny]:
         yield job
 
 
-def test_waiting_job_starts_with_what_another_is_asked_for_natively(
+def test_waiting_job_starts_with_containers_that_yarn_preempts_from_another(
     hadoop: Hadoop, plugin: Plugin, giver: Tiny, tmp_path: Path
 ) -> None:
     ((master,),) = giver.lines("master")

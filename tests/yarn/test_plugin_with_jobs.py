@@ -73,7 +73,7 @@ def grown(status: dict[str, Any]) -> list[str]:
     ]
 
 
-def test_a_job_gives_what_another_needs_to_start_and_has_it_back_afterwards(
+def test_a_job_gives_what_another_needs_to_start_and_regains_it_afterwards(
     on_yarn: Hadoop, plugin: Plugin, patient: Patient
 ) -> None:
     local = eps.run(**{**NEEDS, "name": "local"})

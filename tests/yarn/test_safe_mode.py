@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.tier("all"), pytest.mark.usefixtures("no_leftovers")]
 
 
 @pytest.mark.parametrize("on", ["local", "yarn"])
-def test_a_job_goes_on_in_safe_mode_tells_it_and_takes_checkpoints_again_afterwards(
+def test_a_job_continues_in_safe_mode_reports_it_and_writes_checkpoints_again_afterwards(
     on_yarn: Hadoop, folder: RemotePath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: str
 ) -> None:
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", PATIENCE)
@@ -72,7 +72,7 @@ def test_a_master_killed_in_safe_mode_is_followed_by_one_that_waits_for_its_end(
     assert (report["ledger"]["lost"], report["ledger"]["applied_twice"], report["losses"]) == (0, 0, [])
 
 
-def test_a_job_that_is_killed_while_its_model_waits_for_the_end_of_safe_mode_leaves_nothing_there(
+def test_a_job_killed_while_its_model_waits_for_the_end_of_safe_mode_leaves_no_files(
     on_yarn: Hadoop, folder: RemotePath, tmp_path: Path
 ) -> None:
     slow = SlowModel(tmp_path, SLOW_S)

@@ -22,9 +22,7 @@ from tests.yarn.test_jobs_on_yarn import JOB, reach
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
 
-def test_a_job_that_was_stopped_goes_on_from_its_checkpoint_where_its_labels_say(
-    on_yarn: Hadoop, tmp_path: Path
-) -> None:
+def test_a_stopped_job_resumes_from_its_checkpoint_on_its_labels(on_yarn: Hadoop, tmp_path: Path) -> None:
     local = eps.run(**JOB)
     # A user's own model: each container has its file in another folder.
     slow = SlowModel(tmp_path)
@@ -72,7 +70,7 @@ def execution_types(job: Job) -> list[str]:
 
 
 @pytest.mark.tier("all")
-def test_opportunistic_workers_make_room_for_guaranteed_containers_and_change_no_bit(on_yarn: Hadoop) -> None:
+def test_opportunistic_workers_yield_to_guaranteed_containers_and_change_no_bit(on_yarn: Hadoop) -> None:
     settings: dict[str, Any] = {**JOB, "iterations": 150, "servers": 1}
     local = eps.run(**settings)
     modest = {**settings, "stretch_s": 0.05, "execution": "worker=opportunistic"}

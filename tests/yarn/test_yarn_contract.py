@@ -22,7 +22,7 @@ NAMES = [
 ]
 
 
-def test_all_of_the_suite_is_here() -> None:
+def test_the_whole_suite_is_found() -> None:
     assert len(NAMES) >= 18
 
 
