@@ -80,7 +80,7 @@ DRAWN: tuple[tuple[tuple[str, ...], int], ...] = (
     (
         (
             "tests/integration/test_trials.py",
-            "tests/integration/test_doors.py::test_the_example",
+            "tests/integration/test_python_sweep.py::test_the_example",
             "tests/integration/test_trials_failures.py::test_objectives_in_processes",
             "tests/integration/test_trials_failures.py::test_interrupting",
         ),
