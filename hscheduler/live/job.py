@@ -244,7 +244,7 @@ class LiveJob:
         if (action := self._state.next_action()) is None:
             return None
         self._carry_out(action)
-        return _PAUSE_S if isinstance(action, job_state.Look) else 0.0
+        return _PAUSE_S if isinstance(action, job_state.Poll) else 0.0
 
     def _tell(self, events: Sequence[e.Event]) -> None:
         for event in events:
@@ -360,12 +360,12 @@ class LiveJob:
         resize, job = self._state.resize, self._job
         try:
             match action:
-                case job_state.Ask(operation, what, request_id):
+                case job_state.Request(operation, what, request_id):
                     record: ChangeRecord = job.change(
                         operation, what, wait=False, request_id=request_id, manager=self._launch.manager
                     )
                     self._tell(resize.changed(record))
-                case job_state.Look(plan_id):
+                case job_state.Poll(plan_id):
                     self._tell(resize.changed(job.plan(plan_id, _LOOK_S)))
                 case job_state.Cancel(plan_id):
                     try:
@@ -425,7 +425,7 @@ def _log(error: Exception, what: str) -> None:
 def _name_of(action: Action) -> str:
     """Return the name of the scheduler's order that an action carries out."""
     match action:
-        case job_state.Ask(operation):
+        case job_state.Request(operation):
             return "GrowJob" if operation.adds else "ShrinkJob"
         case job_state.Start():
             return "StartJob"

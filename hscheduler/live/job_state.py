@@ -158,41 +158,41 @@ class Standstill:
         #: Seconds of completed standstills.
         self.total_s = 0.0
         self._since_s: float | None = None
-        self._told_s: float | None = None
+        self._stop_s: float | None = None
         #: Values of both when the current attempt started.
-        self._part: tuple[float | None, float | None] = None, None
+        self._at_start: tuple[float | None, float | None] = None, None
 
     def stop_ordered(self, restarts: bool, now_s: float) -> None:
         """Note an order to end, for a restart or for good."""
-        self._told_s = now_s if restarts else None
+        self._stop_s = now_s if restarts else None
         if self._since_s is None:
-            self._since_s = self._told_s
+            self._since_s = self._stop_s
 
     def attempt_started(self) -> None:
         """Note that an attempt starts: its first iteration ends the standstill before it."""
-        self._part = self._since_s, self._told_s
+        self._at_start = self._since_s, self._stop_s
 
     def iterated(self, now_s: float) -> None:
         """Note the first iteration of an attempt."""
-        since_s, told_s = self._part
+        since_s, stop_s = self._at_start
         if since_s is None:
             return
         self.total_s += now_s - since_s
-        if self._told_s == told_s:
-            self._since_s = self._told_s = None
+        if self._stop_s == stop_s:
+            self._since_s = self._stop_s = None
         else:
             # Another order to restart or to end came meanwhile.
-            self._since_s = None if self._told_s is None else now_s
+            self._since_s = None if self._stop_s is None else now_s
 
     def since_stop_s(self, now_s: float) -> float | None:
         """Return the seconds since an order to restart that the job has not completed; None without such an order."""
-        return None if self._told_s is None else now_s - self._told_s
+        return None if self._stop_s is None else now_s - self._stop_s
 
     def over(self, now_s: float) -> None:
         """Note that the job has ended and does not restart."""
         if self._since_s is not None:
             self.total_s += now_s - self._since_s
-        self._since_s = self._told_s = None
+        self._since_s = self._stop_s = None
 
 
 class HistoryReader:
@@ -286,7 +286,7 @@ class Attach:
 
 
 @dataclass(frozen=True)
-class Ask:
+class Request:
     """Request a change of size from the job's master."""
 
     operation: Operation
@@ -296,7 +296,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Look:
+class Poll:
     """Poll the state of a change."""
 
     plan_id: int
@@ -321,7 +321,7 @@ class Answer:
     """Answer the current order: it needs no request to the job."""
 
 
-Action = Start | Attach | Ask | Look | Cancel | Kill | Answer
+Action = Start | Attach | Request | Poll | Cancel | Kill | Answer
 
 
 class Stage(Enum):
@@ -400,7 +400,7 @@ class Resize:
         if isinstance(change.order, e.GrowJob) and not is_wanted and not change.is_cancelled:
             change.is_cancelled = True
             return Cancel(change.plan_id)
-        return Look(change.plan_id)
+        return Poll(change.plan_id)
 
     def changed(self, record: Mapping[str, Any]) -> list[e.Event]:
         """Update from the master's record of the change; return events."""
@@ -448,15 +448,15 @@ class Resize:
         assert self._now is not None
         return self._now
 
-    def _ask(self) -> Ask | None:
+    def _ask(self) -> Request | None:
         change = self._change
         if not change.groups:
             return None
         role, group = change.groups[0]
         if isinstance(change.order, e.GrowJob):
-            return Ask(_ADD[role], len(group), f"{change.request}-{_ADD[role]}")
+            return Request(_ADD[role], len(group), f"{change.request}-{_ADD[role]}")
         more, names = "-of-others" if change.of_others else "", self._places.members(group)
-        return Ask(_REMOVE[role], names, f"{change.request}-{_REMOVE[role]}{more}") if names else None
+        return Request(_REMOVE[role], names, f"{change.request}-{_REMOVE[role]}{more}") if names else None
 
     def _next_group(self) -> list[str]:
         """Continue with the next role; return the containers of the one that is done."""

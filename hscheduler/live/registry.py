@@ -130,7 +130,7 @@ class Registry:
         trials = self.timeline.trials.items()
         ends = {job_id: trial.finished_s for job_id, trial in trials if trial.finished_s is not None}
         for job_id in self.outstanding.there():
-            # After its master's node was lost, a job is over although its end was not reported.
+            # A job whose master's node was lost is over, but has not reported its end: keep it.
             ends.pop(job_id, None)
         return sorted(ends, key=ends.__getitem__)[: max(0, len(ends) - LATEST_OVER)]
 

@@ -12,7 +12,7 @@ from eps.core.reconfig import Operation
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.outstanding import Outstanding
-from hscheduler.live.job_state import Answer, Ask, Attach, Cancel, HistoryReader, JobState, Kill, Look, Stage, Start
+from hscheduler.live.job_state import Answer, Attach, Cancel, HistoryReader, JobState, Kill, Poll, Request, Stage, Start
 from tests.hscheduler.live_job_world import containers
 
 START = e.StartJob("a", containers(("c1", "w"), ("c2", "w"), ("c3", "s")), False)
@@ -30,7 +30,7 @@ class Shell:
         self.said: list[e.Event] = []
         self.members = ["worker-1", "worker-2", "server-1"]
         self.asked: dict[str, int] = {}
-        self.plans: dict[int, Ask] = {}
+        self.plans: dict[int, Request] = {}
         self.cancelled: set[int] = set()
         self.clock = -1
         self.is_killed = False
@@ -52,7 +52,7 @@ class Shell:
                         f"{role}-{k + 1}" for role, there in action.places.items() for k in range(len(there))
                     ]
                     self.say(state.started(action, is_resumed=resumes))
-            case Ask(operation):
+            case Request(operation):
                 if self.lot.random() < 0.2:
                     self.say(state.resize.refused("no"))
                 else:
@@ -60,7 +60,7 @@ class Shell:
                     self.plans[number] = action
                     self.say(state.resize.changed({"plan_id": number, "phase": "queued"}))
                 assert operation in Operation
-            case Look(plan_id):
+            case Poll(plan_id):
                 self.look(plan_id)
             case Cancel(plan_id):
                 self.cancelled.add(plan_id)
