@@ -37,7 +37,7 @@ from hscheduler.application.orders import (
     staged,
 )
 from hscheduler.live.checks import working
-from hscheduler.live.on_yarn import container_settings
+from hscheduler.live.placement import container_settings
 from hscheduler.service.main import ServiceSettings
 from hscheduler.spec import ClusterSpec, Spec, memory_mb
 
@@ -105,7 +105,7 @@ def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, con
     Parameters
     ----------
     spec : Spec
-        With the cluster that there is; see :func:`hscheduler.live.on_yarn.placed`.
+        With the cluster that there is; see :func:`hscheduler.live.placement.placed`.
     policy : str
     directory : JobDir
         With the certificates by which the scheduler and its clients know each other.

@@ -19,7 +19,7 @@ from eps.job.display import number_text, ordered_metrics, table
 from eps.storage.jobdir import job_dir, readable
 from hscheduler.application.follow import ApplicationDir
 from hscheduler.cli.commands.common import client_of, report_path
-from hscheduler.live.results import export_best
+from hscheduler.live.job_results import export_best
 from hscheduler.page import write_page
 from hscheduler.reports.exporters import exporters
 from hscheduler.reports.report import point_text
