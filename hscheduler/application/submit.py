@@ -37,7 +37,7 @@ from hscheduler.application.staged_files import (
     stage,
 )
 from hscheduler.live.checks import working
-from hscheduler.live.on_yarn import container_settings
+from hscheduler.live.placement import container_settings
 from hscheduler.service.main import ServiceSettings
 from hscheduler.spec import ClusterSpec, Spec, memory_mb
 
@@ -104,7 +104,7 @@ def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, con
     Parameters
     ----------
     spec : Spec
-        With the actual cluster; see :func:`hscheduler.live.on_yarn.placed`.
+        With the actual cluster; see :func:`hscheduler.live.placement.placed`.
     policy : str
     directory : JobDir
         Has the certificates of the scheduler and its clients.

@@ -148,6 +148,15 @@ def test_rows_are_normalised_as_those_trained_on(tmp_path: Path) -> None:
     np.testing.assert_allclose(predict(path, str(new)).scores, [0.8 * 1.5 + 0.25, -1.5 + 0.25], rtol=1e-6)
 
 
+def test_metrics_of_a_regression_are_in_the_units_of_its_training(tmp_path: Path) -> None:
+    """So they are those of the job's report on the same rows."""
+    path, _ = written(tmp_path, WEIGHTS, model="linear", target_scale=4.0)
+    found = predict(path, str(tmp_path / "train.svm"))
+    labels = np.array([float(line.split()[0]) for line in ROWS.splitlines()])
+    assert found.metrics["rmse"] == pytest.approx(np.sqrt(np.mean((found.scores - labels / 4) ** 2)))
+    assert found.values == [pytest.approx(4 * score) for score in found.scores.tolist()]
+
+
 def test_regression_predicts_values(tmp_path: Path) -> None:
     path, _ = written(tmp_path, WEIGHTS, model="linear")
     model = read_model(path)

@@ -1,4 +1,4 @@
-"""``hscheduler serve --on yarn`` over fakes: one application, found by its directory, whose results come here."""
+"""``hscheduler serve --on yarn`` over fakes: one application, found by its directory; its results are downloaded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytest.importorskip("requests")
 
 
 class RunningService(FakeYarnClient):
-    """A YARN whose application listens at once; a sweep of it and a job of no sweep have ended.
+    """A YARN whose application listens at once; a sweep of it and a job without a sweep have ended.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class RunningService(FakeYarnClient):
         self.leave(open_storage(self.noted.shared))
 
     def leave(self, shared: Storage) -> None:
-        """Leave the reports, and the models of their trials."""
+        """Write the reports, and the models of their trials."""
         left = {report_file(sweep): json.dumps(report) for sweep, report in self.left.items()}
         names = [trial["name"] for report in self.left.values() for trial in report["trials"]]
         left |= {f"{JOBS}/{name}/{RESULTS}/model.npz": f"model of {name}" for name in names}
@@ -85,7 +85,7 @@ def yarn(hdfs: FakeHdfs, state: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(f"{command}.YarnClient", lambda conf: found)
     (tmp_path / "core-site.xml").write_text("<configuration/>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    # Nobody listens where the application says.
+    # No process listens at the application's address.
     monkeypatch.setattr("hscheduler.application.monitor.GIVE_UP_S", 0.0)
     (tmp_path / "application.toml").write_text(
         f'staging = "webhdfs://{hdfs.authority}/eps"\ntags = "nightly"\npriority = 4\nlifetime = 600\n'
@@ -110,12 +110,12 @@ def staged(hdfs: FakeHdfs) -> list[str]:
 
 @pytest.fixture
 def detached(yarn: RunningService, state: Path, capsys: pytest.CaptureFixture[str]) -> RunningService:
-    """Submit the application, and let it go on."""
+    """Submit the application, and detach."""
     assert serve(state, "--detach", "--policy", "static") == 0, capsys.readouterr().err
     return yarn
 
 
-def test_a_service_is_one_application_that_goes_on_without_a_process_here(
+def test_a_detached_service_is_one_application(
     detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = detached.submission
@@ -127,7 +127,7 @@ def test_a_service_is_one_application_that_goes_on_without_a_process_here(
     assert staged(hdfs) and not detached.killed
 
 
-def test_it_is_told_what_it_is_and_how_it_ends(
+def test_it_prints_its_application_and_how_to_end_it(
     yarn: RunningService, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert serve(state, "--detach") == 0
@@ -138,7 +138,7 @@ def test_it_is_told_what_it_is_and_how_it_ends(
     assert told[2].startswith(f"{ID} continues: hscheduler serve --on yarn --state {state} follows it again")
 
 
-def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it_has_left(
+def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_downloads_its_results(
     detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -170,7 +170,7 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it
     assert main(["results", "mine", "--state", str(state)]) == 0
     assert best in capsys.readouterr().out, "what the application before it has brought"
     assert main(["results", "other", "--state", str(state)]) == 4
-    # What it brings under the same name does not take the place of that.
+    # A download of the same name does not replace it.
     detached.said = ["RUNNING", "RUNNING", KeyboardInterrupt(), "KILLED"]
     detached.left["mine"] = {**report_of("mine"), "policy": "static"}
     detached.leave(open_storage(noted.shared))
@@ -181,7 +181,7 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it
         assert capsys.readouterr().out.startswith(f"{policy}: ")
 
 
-def test_one_that_others_have_ended_leaves_its_results_here(
+def test_results_of_a_service_ended_elsewhere_are_downloaded(
     detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     detached.said = ["RUNNING", "FAILED"]
@@ -191,14 +191,14 @@ def test_one_that_others_have_ended_leaves_its_results_here(
     assert staged(hdfs) == [] and (state / report_file("mine")).exists()
 
 
-def test_a_service_of_this_host_does_not_take_the_directory_of_one_that_runs(
+def test_a_local_service_does_not_take_the_directory_of_a_running_one(
     detached: RunningService, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--state", str(state)]) == 2
     assert f"{state} belongs to {ID} on YARN: hscheduler serve --on yarn --state {state}" in capsys.readouterr().err
 
 
-def test_commands_look_on_the_cluster_where_it_listens_and_bring_their_files_there(
+def test_commands_find_its_address_on_the_cluster_and_upload_their_files(
     detached: RunningService, state: Path, hdfs: FakeHdfs
 ) -> None:
     noted = Application.read(JobDir(state))
