@@ -429,6 +429,8 @@ def test_a_job_resumes_after_the_cache_was_emptied_and_the_token_lost(home: Path
 
 @pytest.mark.parametrize("fault", ["gone", "arrays", "other"])
 def test_a_job_whose_data_cannot_be_prepared_again_names_what_is_missing(
+    home: Path, tmp_path: Path, fault: str
+) -> None:
     folder = tmp_path / (".tmp-arrays-a" if fault == "arrays" else "files")
     folder.mkdir()
     data = folder / "rows.csv"
