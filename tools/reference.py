@@ -134,7 +134,8 @@ def section(parser: argparse.ArgumentParser, shared: set[tuple[str, str]], first
     words = [positional(each) for each in parser._actions if not each.option_strings]
     options = any(each.option_strings for each in parser._actions if each.dest != "help")
     usage = " ".join([parser.prog, *(["[OPTIONS]"] if options else []), *words])
-    parts = [f"### {parser.prog}\n", f"    {usage}\n", f"{cell(parser.description or '', '')}\n"]
+    paragraphs = re.split(r"\n\n|\n(?=  - )", parser.description or "")
+    parts = [f"### {parser.prog}\n", f"    {usage}\n", *(f"{cell(each, '')}\n" for each in paragraphs)]
     if shared:
         parts.append(f"It takes the options of [{first}](#{first.replace(' ', '-')}) as well.\n")
     for group in parser._action_groups:
