@@ -130,13 +130,13 @@ class Exporter:
     runtime : Runtime
     van : Van
     path : Path
-        File of the model on this machine.
+        Where the model is written on this machine.
     bring : callable
-        Uploads that file to where it outlives this machine; raises StorageError.  It can be cancelled
-        (:func:`eps.system.interrupt.heed`).
+        Brings it from there to where it outlives this machine; raises a StorageError.  It polls
+        :func:`eps.system.interrupt.raise_if_stopped`.
     state : Job
     changed : Condition
-        Guards ``state``.
+        Guards it.
     put : callable
         Takes the events that tell the outcome.
     """
@@ -185,7 +185,7 @@ class Exporter:
                     return
                 found = self._export_once(membership)
                 self._bring_heeding(number)
-            # Through JSON, because the log of events takes no NumPy numbers.
+            # As JSON says it: the event is logged, and has no place for NumPy's numbers.
             event: e.Event = e.ExportDone(json.loads(json.dumps(dataclasses.asdict(found))), number)
         except Exception as error:
             # The user's model is evaluated here and may raise anything; the job must learn that the export failed.
@@ -219,7 +219,7 @@ class Exporter:
     def _bring_heeding(self, number: int) -> None:
         look = partial(self._look, number)
         with self._bringing, interrupt.heeding(look), telling(self._tell):
-            # Checked with the lock held: from here on, close() waits for the upload.
+            # What is begun from now on, whoever ends the job waits for.
             look()
             self._bring()
             self._waits = ""

@@ -275,8 +275,8 @@ class JobMasterService(JobMasterServicer):
         manager = self._manager
         if manager and request.manager != manager and not request.dry_run:
             raise PlanError(
-                f"{change.operation} refused: {manager} decides the size of this job; to decide it yourself, start the "
-                "job with eps run"
+                f"{change.operation}: only {manager} changes the size of this job; a job that you start yourself has "
+                "no scheduler"
             )
         check_change(change)
         if not request.request_id and not request.dry_run:

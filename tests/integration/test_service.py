@@ -232,7 +232,7 @@ def test_a_service_that_is_told_to_stop_leaves_its_jobs_for_the_next(served: Ser
         with Job.find(client.job("job-1")["name"]) as found:
             # Its containers are what the scheduler granted: a user cannot take more behind its back.
             with pytest.raises(
-                PlanError, match=r"add-workers refused: H-scheduler [0-9a-f]+ decides the size"
+                PlanError, match=r"add-workers: only H-scheduler [0-9a-f]+ changes the size of this job"
             ):
                 found.add_workers(1)
             with pytest.raises(PlanError, match="remove-workers: only H-scheduler"):

@@ -103,7 +103,7 @@ def chosen_jobs(prefix: str, states: Sequence[str]) -> list[Look]:
     """
     for state in states:
         if state not in STATES:
-            raise ConfigError(f"state is {state!r}, but must be one of {', '.join(STATES)}")
+            raise ConfigError(f"state is {state!r}, but must be of {', '.join(STATES)}")
     with ExitStack() as stack:
 
         @cache
