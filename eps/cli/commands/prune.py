@@ -49,7 +49,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Keep:
-    """Why to keep a job or sweep; both are empty if it may be removed."""
+    """Reasons to keep a job or sweep; both are empty if it may be removed."""
 
     #: A reason that no option overrides.
     always: str = ""
