@@ -4,8 +4,8 @@
 
     python tools/attack.py --seconds 120 [--seed N] [--tls] [--only KINDS] [--json] [--log FILE]
 
-Jobs run one after the other beside a service of H-scheduler, while the attacker (``stranger.py``) binds the ports of
-killed masters, sends false answers, replays recorded calls, forges proofs, floods ports and plants files.  Honest
+Jobs run one after the other beside a service of H-scheduler.  The attacker (``stranger.py``) binds the ports of killed
+masters, sends false answers, replays recorded calls, forges proofs, floods ports and plants files.  Honest
 clients use the job and the service meanwhile.  The verdict is computed from the jobs' ledgers, the hashes of their
 models, the answers to honest clients, and the jobs' files.
 
