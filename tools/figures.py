@@ -10,8 +10,8 @@ A comment after a paragraph or a table names the source of its figures:
 
 ``from`` names a file in ``benchmarks/results``.  Each later line has a figure as in the text, and an expression over
 the keys of that file with the same rounded value.  In it, ``bar("NAME")`` is the measured value of a bar.  ``given``
-lists numbers that are settings, bars or the paper's.  The comment covers the text since the heading or the comment before
-it.  In that text, every number with a decimal point or one of UNITS must be listed.
+lists numbers that are settings, bars or the paper's.  The comment covers the text since the heading or the
+comment before it.  In that text, every number with a decimal point or one of UNITS must be listed.
 
 ``python -m tools.figures`` prints the faults; the exit code is 1 if there are any.
 """
