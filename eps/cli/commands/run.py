@@ -204,7 +204,7 @@ def _tell_why(report: Mapping[str, Any], code: int) -> None:
 def _started(request: RunRequest, stream: TextIO, quiet: bool, *, detach: bool = False) -> Job:
     """Start a job; print a notice if a step takes long, and the outcome if the user interrupts it."""
     on_yarn, conf = request.spec.on == "yarn", os.environ.get("HADOOP_CONF_DIR")
-    asks = _notice(f"asking YARN, by {conf}; with Kerberos that takes some seconds ...", stream)
+    asks = _notice(f"asking YARN (HADOOP_CONF_DIR={conf}) ...", stream)
     prepares = _notice(f"preparing {request.spec.data}{', then submitting the job' if on_yarn else ''} ...", stream)
 
     def before_data() -> None:
