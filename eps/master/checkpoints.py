@@ -15,7 +15,7 @@ from eps.errors import StorageError
 from eps.spec.runtime import Runtime, identity
 from eps.storage.api import telling
 from eps.storage.checkpoint import CheckpointStore, Manifest, parse_history
-from eps.storage.claims import check_signed, claim_again
+from eps.storage.claims import check_owner, restore_owner
 from eps.storage.jobdir import JobDir
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class CheckpointFinisher:
     def begin(self, pending: str = "") -> None:
         """Remove what was left half written before ``pending``, the one on its way; training goes on without it."""
         try:
-            check_signed(self._store.storage, self._owner)
+            check_owner(self._store.storage, self._owner)
             self._store.remove_leftovers(pending)
         except StorageError as error:
             logger.warning("M %s", error)
@@ -161,7 +161,7 @@ class CheckpointFinisher:
         )
         try:
             with telling(lambda why: self._put(e.CheckpointWaits(command.checkpoint_id, why))):
-                claim_again(self._store.storage, self._owner)
+                restore_owner(self._store.storage, self._owner)
                 self._store.finish(manifest, history)
         except Exception as error:
             # Whatever it is: one that nobody hears of again would be the last.
@@ -175,7 +175,7 @@ class CheckpointFinisher:
         if command is not None and command.checkpoint_id == checkpoint_id:
             self._superseding = None
             try:
-                check_signed(self._store.storage, self._owner)
+                check_owner(self._store.storage, self._owner)
             except StorageError as error:
                 logger.warning("M earlier checkpoints stay: %s", error)
             else:

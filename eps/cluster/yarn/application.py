@@ -17,7 +17,7 @@ from eps.errors import ConfigError
 from eps.hadoop.conf import HadoopConf, default_authority
 from eps.spec.job_spec import JobSpec
 from eps.storage.api import Storage
-from eps.storage.claims import open_kept
+from eps.storage.claims import open_cluster_folder
 from eps.storage.jobdir import JobDir
 from eps.storage.locations import RemotePath
 from eps.storage.record import Phase
@@ -54,7 +54,7 @@ class Application:
         ConfigError
             The configuration of its cluster cannot be read any more.
         """
-        return open_kept(self.shared, self.conf_dir)
+        return open_cluster_folder(self.shared, self.conf_dir)
 
     def remove(self) -> None:
         """Remove that folder, of which nobody needs anything any more.  Harmless when repeated.

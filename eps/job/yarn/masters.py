@@ -34,7 +34,7 @@ from eps.job.entry_points import ENTRY_POINTS
 from eps.job.launch import PreparedJob
 from eps.master.main import Master, prepare_process, serve
 from eps.storage.jobdir import JobDir, JobLock
-from eps.storage.record import NO_WORD, End, Phase
+from eps.storage.record import SUPERVISOR_KILLED, End, Phase
 from eps.system.threads import expect_many_threads
 
 logger = logging.getLogger(__name__)
@@ -293,7 +293,7 @@ class _Hosted:
             alone.end_job(1, JobState.FAILED, f"the job master failed: {type(error).__name__}: {error}")
         finally:
             alone.close()
-        end = alone.end or End(JobState.FAILED, NO_WORD, 1, round(time.time(), 3))
+        end = alone.end or End(JobState.FAILED, SUPERVISOR_KILLED, 1, round(time.time(), 3))
         self.over(end)
         return end.exit_code
 
