@@ -254,7 +254,7 @@ def _masters(directory: JobDir) -> list[Path]:
     return [path for path in directory.logs.glob(f"{MASTER}*.log") if attempt_of(path)]
 
 
-def last_words(directory: JobDir, reason: str) -> list[str]:
+def last_log_lines(directory: JobDir, reason: str) -> list[str]:
     """Return the last lines of the log of whoever is at fault, with a line above them that says whose they are.
 
     That is the member that the reason of the job's end names first, else the job master, the last of them.  At most

@@ -26,7 +26,7 @@ from typing import Any
 
 from eps.cluster.broker.service import Broker
 from eps.cluster.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
-from eps.cluster.yarn.attempt import Yarn, begin, end, leave
+from eps.cluster.yarn.attempt import Yarn, exit_process, exit_superseded, run_attempt
 from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
 from eps.cluster.yarn.proxied import ProxiedServer
 from eps.cluster.yarn.resources import MasterEndpoint, YarnResourceManager
@@ -378,7 +378,7 @@ def serve(orders: MasterOrders, service: ServiceOrders, yarn: Yarn, around: Surr
         LaunchTemplate(roles, yarn.credentials),
         MasterEndpoint(around.host),
         limits=yarn.limits(JobSpec(container_timeout_s=service.container_timeout_s)),
-        on_ended=leave,
+        on_ended=exit_superseded,
     )
     try:
         word = said_end(around.shared)
@@ -447,8 +447,8 @@ def main() -> int:
     expect_many_threads()
     folder = Path.cwd()
     os.environ["EPS_HOME"] = str(folder / HOME)
-    return begin(lambda orders, host: run(orders, host, folder))
+    return run_attempt(lambda orders, host: run(orders, host, folder))
 
 
 if __name__ == "__main__":
-    end(main())
+    exit_process(main())

@@ -76,7 +76,7 @@ def cluster_of(asked: ClusterSpec, nodes: Sequence[ClusterNode]) -> ClusterSpec:
         There is none.
     """
     if not nodes:
-        raise ResourceError("the cluster has no node that runs: see yarn node -list -all")
+        raise ResourceError("the cluster has no running node: see yarn node -list -all")
     size = asked.container()
 
     def held(vcores: int, memory: int) -> tuple[int, int]:

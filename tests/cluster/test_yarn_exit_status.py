@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eps.cluster.yarn.exit_status import exit_of, is_taken, last_words
+from eps.cluster.yarn.exit_status import exit_of, is_taken, last_line
 from eps.cluster.yarn.types import Completed, Grant, Resource
 
 CONTAINER = "container_1_0001_01_000002"
@@ -128,9 +128,9 @@ def test_what_a_process_does_and_what_the_job_ends_itself_is_not_taken(
 
 
 def test_last_words_are_never_long_and_may_be_none() -> None:
-    assert len(last_words("x" * 5000)) == 300
-    assert last_words(" \n\n") == ""
-    assert last_words("[2026-11-21 10:00:00.123]Container exited\n[2026-11-21 10:00:00.125]\n") == "Container exited"
+    assert len(last_line("x" * 5000)) == 300
+    assert last_line(" \n\n") == ""
+    assert last_line("[2026-11-21 10:00:00.123]Container exited\n[2026-11-21 10:00:00.125]\n") == "Container exited"
 
 
 @pytest.mark.parametrize(
@@ -145,4 +145,4 @@ def test_last_words_are_never_long_and_may_be_none() -> None:
     ],
 )
 def test_last_words_are_none_of_the_lines_that_yarn_writes_each_time(line: str) -> None:
-    assert last_words(f"its own\n{line}\n") == "its own"
+    assert last_line(f"its own\n{line}\n") == "its own"

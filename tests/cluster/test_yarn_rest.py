@@ -109,7 +109,7 @@ def test_what_is_no_answer_of_a_resourcemanager_is_an_error_like_others(
     if path == "GET scheduler" and body["scheduler"] != 1:
         assert ask(client) is None, "there is no such queue"
         return
-    with pytest.raises(RpcError, match="what answers is no ResourceManager"):
+    with pytest.raises(RpcError, match="is no ResourceManager"):
         ask(client)
 
 
@@ -136,7 +136,7 @@ def test_the_active_one_of_two_resourcemanagers_is_asked() -> None:
         client = RestClient(HadoopConf(values, "/etc/hadoop", {}))
         assert client.report(ID).state == client.report(ID).state == "RUNNING"
         second.standby = True
-        with pytest.raises(PeerUnavailableError, match=r"is a standby.*its address is from /etc/hadoop/yarn-site.xml"):
+        with pytest.raises(PeerUnavailableError, match=r"is a standby.*check its address in /etc/hadoop/yarn-site.xml"):
             client.report(ID)
         client.close()
 

@@ -95,7 +95,7 @@ def test_a_master_whose_successor_has_announced_itself_leaves_nothing(
     def leave(reason: str) -> None:
         raise LeftError(reason)
 
-    monkeypatch.setattr(am, "leave", leave)
+    monkeypatch.setattr(am, "exit_superseded", leave)
     world.says(clock=8)
     fenced = Results(world.job, world.shared, lambda: am.fence(world.job, world.shared, 2))
     for generation in (1, 2):

@@ -233,7 +233,7 @@ def test_orders_survive_the_way_to_the_master() -> None:
     # The shell that sets it has no word in it.
     assert text.replace("=", "").replace("+", "").replace("/", "").isalnum()
     assert MasterOrders.from_text(text) == orders
-    with pytest.raises(ConfigError, match="EPS_YARN does not say what this application master is to do"):
+    with pytest.raises(ConfigError, match="EPS_YARN has no orders"):
         MasterOrders.from_text("e30=")
 
 

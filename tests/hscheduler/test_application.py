@@ -367,7 +367,7 @@ def test_what_is_waited_for_is_told_once_and_results_are_the_masters_own_word(tm
 def test_a_word_on_the_end_that_cannot_be_read_is_told_with_its_file(tmp_path: Path, content: str) -> None:
     found = following(FakeClient(("FINISHED", "SUCCEEDED", "")), tmp_path, [])
     (tmp_path / "shared" / ENDED_FILE).write_text(content)
-    with pytest.raises(StorageError, match=f"{tmp_path}/shared/{ENDED_FILE}: does not say how the application ended"):
+    with pytest.raises(StorageError, match=f"{tmp_path}/shared/{ENDED_FILE} does not say how the application ended"):
         found.run()
 
 

@@ -162,7 +162,7 @@ def test_nobody_takes_the_directory_of_a_sweep_away_that_is_submitted_or_followe
     ("more", "code", "reason"),
     [
         ('queue = "nope"', 2, "no trial can work: queue is 'nope', but the cluster has no queue of that name"),
-        ('label = "gpu"', 2, "no trial can work: label is 'gpu', but queue 'default' may use these only: transient"),
+        ('label = "gpu"', 2, "no trial can work: label is 'gpu', but queue 'default' allows only: transient"),
         ('label = "transient"\nsplits = 99\npartitions = 99', 0, ""),
     ],
 )

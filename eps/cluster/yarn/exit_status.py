@@ -42,7 +42,7 @@ ENDED_ON_PURPOSE = frozenset({ABORTED, KILLED_BY_MASTER, 128 + signals.SIGKILL, 
 #: A node's words for its own signal, and for one from another process (``ContainerImpl``).
 ON_REQUEST, OTHERS = "killed on request", "killed by external signal"
 #: Longest part of the process's last line in a sentence, in characters.
-MOST_LAST_WORDS = 300
+MAX_LAST_LINE = 300
 
 _SENTENCES = {
     DISKS_FAILED: "was ended because too many disks of its node {host} failed",
@@ -86,13 +86,13 @@ def exit_of(completed: Completed, grant: Grant, purpose: str = "") -> tuple[int 
         return None, _aborted(completed, grant)
     if status in _SENTENCES:
         sentence = _SENTENCES[status].format(host=grant.host, memory_mb=grant.resource.memory_mb)
-        words = first_line(last_words(completed.diagnostics)) if status in _EXPLAINED_BY_YARN else ""
+        words = first_line(last_line(completed.diagnostics)) if status in _EXPLAINED_BY_YARN else ""
         return None, _with(sentence, words)
     if status < 0:
-        return None, _with(f"was ended by YARN with status {status}", last_words(completed.diagnostics))
+        return None, _with(f"was ended by YARN with status {status}", last_line(completed.diagnostics))
     if signal := signalled(status, completed.diagnostics, grant.host):
         return None, signal
-    return status, _with(f"exited with code {status}", last_words(completed.diagnostics) if status else "")
+    return status, _with(f"exited with code {status}", last_line(completed.diagnostics) if status else "")
 
 
 def is_taken(completed: Completed, purpose: str = "") -> bool:
@@ -150,10 +150,10 @@ def signalled(status: int, diagnostics: str, host: str = "") -> str:
 def _aborted(completed: Completed, grant: Grant) -> str:
     if "expired" in completed.diagnostics.lower():
         return f"was taken back: it was not started on {grant.host} in time"
-    return _with("was taken back by YARN", last_words(completed.diagnostics))
+    return _with("was taken back by YARN", last_line(completed.diagnostics))
 
 
-def last_words(diagnostics: str) -> str:
+def last_line(diagnostics: str) -> str:
     """Return the last informative line of YARN's diagnostics; empty if there is none.
 
     Of a process that failed, they end with what it wrote last to stderr.
@@ -161,10 +161,10 @@ def last_words(diagnostics: str) -> str:
     lines = [line.strip() for line in diagnostics.splitlines()]
     for line in reversed(lines):
         if line and not line.startswith(_SAME):
-            return line[:MOST_LAST_WORDS]
+            return line[:MAX_LAST_LINE]
     # What it wrote may be nothing but those, each with its time before it.
     said = [line.partition("]")[2].strip() for line in lines if line.startswith("[20")]
-    return next((line[:MOST_LAST_WORDS] for line in reversed(said) if line), "")
+    return next((line[:MAX_LAST_LINE] for line in reversed(said) if line), "")
 
 
 def _with(sentence: str, words: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 from eps.cluster.api import NO_NEWS
 from eps.cluster.yarn.application import STATE, MasterOrders, role_templates
-from eps.cluster.yarn.attempt import Yarn, begin, end, leave
+from eps.cluster.yarn.attempt import Yarn, exit_process, exit_superseded, run_attempt
 from eps.cluster.yarn.container import own_job_dir
 from eps.cluster.yarn.launch import LaunchTemplate
 from eps.cluster.yarn.proxied import ProxiedServer
@@ -220,7 +220,7 @@ def serve(
         limits=yarn.limits(spec),
         max_containers=spec.max_containers,
         home=yarn.home(spec),
-        on_ended=leave,
+        on_ended=exit_superseded,
     )
     resources.results, resources.iterations = Results(job, shared), spec.iterations
 
@@ -229,7 +229,7 @@ def serve(
     refresher: StatusRefresher | None = None
     lifetime: threading.Timer | None = None
     try:
-        opened = SharedLog.open(shared, STATE, partial(leave, SUPERSEDED_REASON), log_store)
+        opened = SharedLog.open(shared, STATE, partial(exit_superseded, SUPERSEDED_REASON), log_store)
         # Not before the log is this one's: until then another may be master, and announce itself.
         said = Announcements(job, shared)
         log = StateLog(opened)
@@ -285,7 +285,7 @@ def fence(job: JobDir, shared: Storage, generation: int) -> None:
         What it announced cannot be read.
     """
     if Announcements(job, shared).generation > generation:
-        leave(SUPERSEDED_REASON)
+        exit_superseded(SUPERSEDED_REASON)
 
 
 def lifetime_left_s(lifetime_s: float, submitted_s: float, now_s: float) -> float:
@@ -296,8 +296,8 @@ def lifetime_left_s(lifetime_s: float, submitted_s: float, now_s: float) -> floa
 
 def main() -> int:
     """Run the application master of the environment; return its exit code."""
-    return begin(lambda orders, host: run(orders, own_job_dir(Path.cwd()), host))
+    return run_attempt(lambda orders, host: run(orders, own_job_dir(Path.cwd()), host))
 
 
 if __name__ == "__main__":
-    end(main())
+    exit_process(main())

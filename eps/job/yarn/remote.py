@@ -24,11 +24,11 @@ from eps.cluster.yarn.application import (
     PAGE_FILE,
     RESULTS,
     Application,
-    papers_of,
+    result_files,
 )
 from eps.cluster.yarn.client import YarnClient
 from eps.cluster.yarn.facade import Client
-from eps.cluster.yarn.outcome import outcome, word_of
+from eps.cluster.yarn.outcome import outcome, parse_outcome
 from eps.cluster.yarn.types import ApplicationReport
 from eps.core.types import Address
 from eps.errors import (
@@ -305,11 +305,11 @@ class YarnJob:
             names = shared.names(RESULTS) if self.application.shared else []
             word = None
             if ENDED_FILE in names:
-                word = word_of(_read(shared, ENDED_FILE), f"{RESULTS}/{ENDED_FILE}")
+                word = parse_outcome(_read(shared, ENDED_FILE), f"{RESULTS}/{ENDED_FILE}")
             elif report is None and not is_final:
                 # A restarted ResourceManager may still recover it.
                 return None
-            papers = {path: _read(shared, path.name) for path in papers_of(job) if path.name in names}
+            papers = {path: _read(shared, path.name) for path in result_files(job) if path.name in names}
         except StorageError as error:
             how = "is not known to YARN" if report is None else f"has ended ({outcome(report, self._stop_reason)[0]})"
             raise StorageError(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from eps.cluster.supervisor.process import MASTER
-from eps.cluster.yarn.application import COPY_BYTES, ENDED_FILE, PAGE_FILE, RESULTS, papers_of
+from eps.cluster.yarn.application import COPY_BYTES, ENDED_FILE, PAGE_FILE, RESULTS, result_files
 from eps.errors import StorageError
 from eps.job.yarn.page import page_of
 from eps.storage.api import Storage
@@ -85,7 +85,7 @@ class Results:
         with self._lock:
             self._has_ended = True
         _keep_own_log(self._job)
-        for path in papers_of(self._job):
+        for path in result_files(self._job):
             if path.is_file():
                 self._copy(path)
         if status := readable(self._job.status_json):

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from eps.cluster.yarn.application import ENDED_FILE, Application
 from eps.cluster.yarn.client import YarnClient
-from eps.cluster.yarn.outcome import outcome, word_of
+from eps.cluster.yarn.outcome import outcome, parse_outcome
 from eps.cluster.yarn.types import ApplicationReport
 from eps.errors import JobNotFoundError
 from eps.hadoop.conf import read_configuration
@@ -111,7 +111,7 @@ def said_end(shared: Storage) -> tuple[str, str, int] | None:
     if ENDED_FILE not in shared.names(""):
         return None
     with shared.read(ENDED_FILE) as file:
-        return word_of(file.read(), shared.describe(ENDED_FILE))
+        return parse_outcome(file.read(), shared.describe(ENDED_FILE))
 
 
 def report_of(application: Application) -> ApplicationReport | None:
