@@ -333,7 +333,7 @@ def test_a_sweep_of_which_nobody_knows_how_it_is_stays_and_is_an_error(
     else:
         (tmp_path / "yarn-site.xml").unlink()
     assert main(["prune", "--all", "--resumable"]) == (4 if away == "yarn" else 1)
-    why = {"yarn": "it is not well", "hdfs": "Permission denied", "configuration": "holds no configuration of Hadoop"}
+    why = {"yarn": "it is not well", "hdfs": "Permission denied", "configuration": "has no Hadoop configuration"}
     assert "sweeps/c1 is kept: " in (told := capsys.readouterr().err) and why[away] in told
     assert there() == ["c1"] and sweeps.on_cluster() == ["c1"]
 

@@ -54,7 +54,7 @@ def test_without_jars_it_is_said_how_they_are_found(conf: HadoopConf) -> None:
 def test_a_hadoop_command_that_fails_says_so(conf: HadoopConf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command(tmp_path / "home" / "bin", "echo no JAVA_HOME >&2; exit 3")
     monkeypatch.setenv("HADOOP_HOME", str(tmp_path / "home"))
-    with pytest.raises(ConfigError, match="classpath --glob ended with code 3: no JAVA_HOME"):
+    with pytest.raises(ConfigError, match="classpath --glob exited with code 3: no JAVA_HOME"):
         class_path(conf)
 
 
@@ -88,10 +88,10 @@ def test_in_a_forked_process_java_is_refused_before_any_lock_is_waited_for(
     pytest.importorskip("jpype")
     monkeypatch.setattr(bridge, "_started_by_pid", os.getppid())
     for name in ("_lock", "_inside"):
-        monkeypatch.setattr(bridge, name, SimpleNamespace(noted=lambda: pytest.fail("it waits")))
-    with pytest.raises(ResourceError, match="this process was forked from one in which Java runs"), java_errors("so"):
+        monkeypatch.setattr(bridge, name, SimpleNamespace(entered=lambda: pytest.fail("it waits")))
+    with pytest.raises(ResourceError, match="forked from one in which Java runs"), java_errors("so"):
         pytest.fail("it is let in")
-    with pytest.raises(ResourceError, match="this process was forked from one in which Java runs"):
+    with pytest.raises(ResourceError, match="forked from one in which Java runs"):
         start_jvm(conf)
 
 

@@ -104,7 +104,7 @@ def test_what_cannot_be_removed_is_known_afterwards(job: JobDir, hdfs: FakeHdfs,
             remove_claimed(job)
         assert Claim.read(job) is not None and f"{place.path}/{OWNER}" in hdfs.nodes
     (tmp_path / "core-site.xml").unlink()
-    with pytest.raises(ConfigError, match="holds no configuration of Hadoop"):
+    with pytest.raises(ConfigError, match="has no Hadoop configuration"):
         remove_claimed(job)
 
 

@@ -215,7 +215,7 @@ def safe_mode() -> None:
     found = HadoopFiles(session())
     dfsadmin("-safemode", "enter")
     try:
-        with pytest.raises(StorageError, match="HDFS is in safe mode: wait until it has left it"):
+        with pytest.raises(StorageError, match="HDFS is in safe mode: wait until it leaves it"):
             found.open(f"{session().get('fs.defaultFS')}/while-safe")
     finally:
         dfsadmin("-safemode", "leave")
