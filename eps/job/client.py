@@ -1,6 +1,6 @@
-"""Jobs from Python: start them, watch them, change their size, get what they trained.
+"""Jobs from Python: start, watch and resize them, and get their results.
 
-The command line is made of this; whatever it does can be done here.
+The command line uses this module and has no further abilities.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ _METHODS = {
     Operation.SCALE: "Scale",
 }
 
-#: Where it is set, :func:`run` hands its request to this and returns what it returns: under a scheduler a job is
-#: submitted, not started.
+#: If set, :func:`run` calls it with the request and returns its result: a scheduler submits jobs instead of starting
+#: them.
 submit_instead: ContextVar[Callable[[RunRequest], dict[str, Any]] | None] = ContextVar("submit_instead", default=None)
 
 #: A change of size as in the report's ``changes``.
@@ -73,8 +73,8 @@ ChangeRecord = dict[str, Any]
 class Job:
     """One job, running or ended; made by :meth:`start` or :meth:`find`.
 
-    As a context manager it ends a job that it started, unless that was detached.  A job on this machine also ends with
-    the process that started it, however that ends; one on YARN goes on where that process is killed (SIGKILL).
+    As a context manager it ends the job that it started, unless the job is detached.  A job on this machine also ends
+    when the process that started it dies.  A job on YARN survives a SIGKILL of that process.
 
     Examples
     --------
@@ -97,7 +97,7 @@ class Job:
         self._directory = directory
         self._handle = handle
         self._patience_s = patience_s
-        #: Of a job that is an application of its own; None of any other.
+        #: The job's application on YARN; None for a job on this machine, or inside another application.
         self._yarn = yarn
         self._tied_pid = 0
         self._where: Whereabouts = yarn or OnThisMachine(directory)
@@ -122,7 +122,7 @@ class Job:
         """Ask YARN to kill a job whose client exits without closing it."""
         # Not in a forked child: it did not start the job.
         if self._yarn is not None and self._tied_pid == os.getpid():
-            self._yarn.tell_to_end("its client has ended")
+            self._yarn.tell_to_end("its client has exited")
 
     @classmethod
     def start(cls, spec: JobSpec | None = None, *, name: str = "", detach: bool = False, **settings: Any) -> Job:
@@ -131,17 +131,17 @@ class Job:
         Parameters
         ----------
         spec : JobSpec, optional
-            All settings; or give them one by one, by the names of :class:`~eps.spec.job_spec.JobSpec`; ``data``,
-            ``labels``, ``test`` and ``test_labels`` may be arrays, as of :func:`run`.
+            All settings.  Or pass them by the names of :class:`~eps.spec.job_spec.JobSpec`; ``data``, ``labels``,
+            ``test`` and ``test_labels`` may be arrays, see :func:`run`.
         name : str, optional
-            By default the model's name with a number.
+            Default: the model's name with a number.
         detach : bool
-            The job goes on when this process ends; else it ends with it.
+            The job continues after the end of this process; else it ends with it.
 
         Raises
         ------
         ConfigError
-            The settings cannot work; JobExistsError where a job of that name runs.
+            A setting is invalid; JobExistsError if a job of that name is running.
         DataError
             The data cannot be used.
         ResourceError
@@ -154,7 +154,7 @@ class Job:
                 RunRequest.from_values({"name": name, **values}) if spec is None else RunRequest.of_spec(spec, name)
             )
             if request.report or request.export:
-                raise ConfigError("report and export belong to eps.run; of a Job, use wait() and export()")
+                raise ConfigError("report and export are settings of eps.run; use wait() and export() of the Job")
             return cls.start_request(request, detach=detach)
 
     @classmethod
@@ -166,9 +166,17 @@ class Job:
         before_data: Callable[[], None] | None = None,
         warm: WarmSupervisor | None = None,
     ) -> Job:
-        """Start the job of a request; ``before_data`` is called before its data is read.  Raises as :meth:`start`.
+        """Start the job of a request; raises the errors of :meth:`start`.
 
-        ``warm`` becomes the job's supervisor or is ended; by default a new one is started.
+        Parameters
+        ----------
+        request : RunRequest
+        detach : bool
+            See :meth:`start`.
+        before_data : callable, optional
+            Called before the data is read.
+        warm : WarmSupervisor, optional
+            Becomes the job's supervisor, or is stopped if the job needs none; None: start a new one.
         """
         check_backend(request.spec)
         if request.name and (former := job_dir(request.name)).is_on_yarn():
@@ -185,10 +193,10 @@ class Job:
             if (place := shared_application.current()) is not None:
                 return cls(*place.start(request, before_data))
             return cls(start(request, before_data), is_tied=not detach)
-        # Not needed to look at a job or to change its size, and the slowest import of all.
-        # It imports what the job's processes need while this process imports what it needs, and reads the data.
+        # The supervisor imports its modules while this process imports its own and reads the data.
         warm = WarmSupervisor(ENTRY_POINTS) if warm is None else warm
         try:
+            # The slowest import, needed only to start a job.
             from eps.job.launch import start_here
 
             prepared, handle = start_here(request, warm, tied=not detach, before_data=before_data)
@@ -215,22 +223,22 @@ class Job:
         ----------
         name : str
         workers, servers : int
-            0 takes the size that the job was to have at the checkpoint.
+            0: the job's size at the checkpoint.
         python : str
-            On YARN, another interpreter or archive than it had; empty takes that.
+            On YARN, the new interpreter or archive; empty: the previous one.
         detach, warm
-            As of :meth:`start` and :meth:`start_request`.
+            See :meth:`start` and :meth:`start_request`.
         on_begin : callable, optional
-            Called with what it goes on from, and with warnings of what is damaged.
+            Called with a sentence about the checkpoint, and with warnings about damaged files.
 
         Raises
         ------
         ConfigError
-            It cannot have that size or interpreter; JobExistsError where it is running.
+            The size or interpreter is invalid; JobExistsError if the job is running.
         JobFinishedError
-            It has finished; JobNotFoundError where there is none.
+            The job has finished; JobNotFoundError if there is no such job.
         ResourceError
-            Its containers cannot be had.
+            Its processes or containers cannot be started.
         StorageError
             Its directory cannot be used.
         """
@@ -283,7 +291,7 @@ class Job:
         Raises
         ------
         JobNotFoundError
-            There is none.
+            There is no job of that name.
         """
         directory = find_directory(name)
         if not directory.is_running():
@@ -298,9 +306,9 @@ class Job:
         Raises
         ------
         JobNotFoundError
-            There is none of that name.
+            There is no job of that name.
         JobFinishedError
-            It has ended: :meth:`find` returns it all the same.
+            The job has ended; :meth:`find` returns it.
         """
         job = cls.find(name)
         if not job.running:
@@ -319,18 +327,18 @@ class Job:
 
     @property
     def running(self) -> bool:
-        """Whether a process of the job runs."""
+        """Whether a process of the job is running."""
         return self._where.is_running()
 
     # ---- state and results
 
     def status(self, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Return what ``eps status --json`` prints; of an ended job, how it ended.
+        """Return what ``eps status --json`` prints, also for an ended job.
 
         Raises
         ------
         PeerUnavailableError
-            It runs, but its master does not answer.
+            The job is running, but its master does not answer.
         """
         return with_application(self._directory, self._status(timeout_s))
 
@@ -342,13 +350,13 @@ class Job:
             try:
                 reply = self._link.call("Status", pb.StatusRequest(), what, timeout_s, waits=False)
             except JobFinishedError:
-                # It may have been submitted since.
+                # The job may have been submitted to YARN since.
                 if self._look_for_application():
                     continue
                 return ended_status(self._directory)
             if reply is not None:
                 return _object(reply.status_json)
-            # Its cluster has begun to let it wait meanwhile, or has ended that since.
+            # Meanwhile the job has begun to wait for its cluster, or has stopped waiting: look again.
             if time.monotonic() >= until_s:
                 raise PeerUnavailableError(f"{what}: no answer within {timeout_s:g} s")
             time.sleep(RETRY_S)
@@ -357,7 +365,7 @@ class Job:
         """Return loss and metrics of each iteration so far."""
         found: list[dict[str, Any]] = []
         for progress in self._link.watch():
-            # A long history comes in several messages.
+            # The master sends a long history in several messages.
             found += progress.history
             if not progress.history or found[-1]["clock"] + 1 >= progress.status["clock"]:
                 return found
@@ -368,16 +376,16 @@ class Job:
         return self._link.watch(after_clock, is_patient=is_patient)
 
     def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """Wait until the job and all its processes have ended; return its report, whose ``state`` says how.
+        """Wait until the job and all its processes have ended; return the report, with the outcome in ``state``.
 
-        On YARN its results are fetched then.
+        On YARN this downloads the results.
 
         Raises
         ------
         DeadlineError
-            It has not ended within ``timeout_s`` seconds.
+            The job has not ended within ``timeout_s`` seconds.
         StorageError
-            As of :meth:`report` and :meth:`fetch`.
+            The results cannot be downloaded, or the report is missing; see :meth:`fetch` and :meth:`report`.
         """
         if self._yarn is not None:
             self._yarn.patience_s = None
@@ -385,7 +393,7 @@ class Job:
         if self._handle is not None:
             self._handle.wait(KILL_TIMEOUT_S)
         self.fetch()
-        # Where its supervisor was killed outright, and could not tidy up.
+        # For a supervisor that was killed and could not record the end.
         self._directory.settle()
         return self.report()
 
@@ -395,30 +403,30 @@ class Job:
         Raises
         ------
         PlanError
-            It still runs.
+            The job is still running.
         StorageError
-            It has finished, and its report is not here: it could not be fetched from its cluster, say.
+            The job has finished, but its report is missing, for example since it was not downloaded from its cluster.
         """
         if self.running:
-            raise PlanError(f"job {self.name!r} runs: it has no report yet")
+            raise PlanError(f"job {self.name!r} is running: it has no report yet")
         return ended_report(self._directory)
 
     def fetch(self, tell: Callable[[str], None] = lambda text: None) -> None:
-        """Bring what an ended job on YARN has left to this machine; harmless when repeated, and for any other job.
+        """Download the results of an ended job on YARN.  Idempotent; does nothing for a job on this machine.
 
-        Report and model come into the job's directory, and from there to where a detached job was to bring them.
+        Report and model go to the job's directory, and from there to the ``report`` and ``export`` of a detached job.
 
         Parameters
         ----------
         tell : callable
-            Called with a sentence before what may take long.
+            Called with a sentence before steps that may take long.
 
         Raises
         ------
         PlanError
-            It still runs.
+            The job is still running.
         StorageError
-            Its folder on the cluster cannot be read, or the results not be written.
+            Its folder on the cluster cannot be read, or the results cannot be written.
         """
         if self.running:
             raise PlanError(f"job {self.name!r} is still running: fetch its results when it has ended")
@@ -431,7 +439,7 @@ class Job:
         Raises
         ------
         StorageError
-            There is none, or ``path`` cannot be written.
+            There is no trained model, or ``path`` cannot be written.
         """
         if not self.running:
             self.fetch()
@@ -450,13 +458,13 @@ class Job:
     def remove_workers(
         self, count_or_names: int | Sequence[str], *, wait: bool = True, request_id: str = ""
     ) -> ChangeRecord:
-        """Remove workers, by count (the highest numbers go) or by name; see :meth:`change`."""
+        """Remove workers by count (highest numbers first) or by name; see :meth:`change`."""
         return self.change(Operation.REMOVE_WORKERS, count_or_names, wait=wait, request_id=request_id)
 
     def remove_servers(
         self, count_or_names: int | Sequence[str], *, wait: bool = True, request_id: str = ""
     ) -> ChangeRecord:
-        """Remove servers, by count (the highest numbers go) or by name; see :meth:`change`."""
+        """Remove servers by count (highest numbers first) or by name; see :meth:`change`."""
         return self.change(Operation.REMOVE_SERVERS, count_or_names, wait=wait, request_id=request_id)
 
     def scale(self, *, workers: int = 0, servers: int = 0, wait: bool = True, request_id: str = "") -> ChangeRecord:
@@ -487,15 +495,15 @@ class Job:
         operation : Operation
             ``add-workers``, ``add-servers``, ``remove-workers``, ``remove-servers`` or ``scale``.
         count_or_names : int or sequence of str
-            Of ``scale`` a text: ``workers=+2,servers=-1``.
+            For ``scale`` a text: ``workers=+2,servers=-1``.
         wait : bool
-            Return when the change has happened, else when it is accepted.
+            Return when the change is complete, else as soon as the master has accepted it.
         request_id : str, optional
-            The same id again is the same change.  By default a new one; retries within this call share it.
+            Repeating an id repeats no change.  Default: a new id, which retries within this call share.
         on_news : callable, optional
-            Called with the change whenever there may be news of it.
+            Called with the change at each poll.
         manager : str
-            Who asks, where the job's size is a scheduler's to decide.
+            Name of the scheduler that requests the change; required for a job whose size a scheduler decides.
 
         Returns
         -------
@@ -505,7 +513,7 @@ class Job:
         Raises
         ------
         PlanError
-            It is refused (UnknownMemberError, JobFinishedError), or was aborted before its commit.
+            The master refuses the change (UnknownMemberError, JobFinishedError), or it was aborted before its commit.
         PeerUnavailableError
             The master does not answer.
         """
@@ -522,7 +530,7 @@ class Job:
             if record["phase"] == Phase.RELEASED:
                 return record
             if not self.running:
-                # What the report says of it is the last that there will be.
+                # The report has the change's final state.
                 record = self.plan(reply.plan_id)
                 if record["phase"] not in (Phase.ABORTED, Phase.RELEASED):
                     raise JobFinishedError(
@@ -532,7 +540,7 @@ class Job:
             record = self.plan(reply.plan_id, PLAN_NEWS_S)
 
     def dry_run(self, operation: Operation | str, count_or_names: int | Sequence[str]) -> str:
-        """Return what a change would move, in words; nothing happens.  Raises as :meth:`change`."""
+        """Return a text about what a change would move, without making it; raises the errors of :meth:`change`."""
         return str(self._ask(change_of(operation, count_or_names), uuid.uuid4().hex, dry_run=True).text)
 
     def _ask(self, change: Change, request_id: str, **more: Any) -> pb.ChangeReply:
@@ -551,12 +559,18 @@ class Job:
         return reply
 
     def wait_until_trains(self, timeout_s: float = 60.0, tell: Callable[[str], None] = lambda text: None) -> None:
-        """Wait until the job has got its first workers and servers, or has ended; ``tell`` is told what that waits for.
+        """Wait until the job has its first workers and servers, or has ended.
+
+        Parameters
+        ----------
+        timeout_s : float, seconds
+        tell : callable
+            Called with what the job is waiting for.
 
         Raises
         ------
         DeadlineError
-            It has not within ``timeout_s`` seconds.
+            Neither has happened within ``timeout_s``.
         """
         try:
             what = f"the start of job {self.name!r}"
@@ -569,7 +583,7 @@ class Job:
             raise DeadlineError(f"{error}; {why}") from None
 
     def plan(self, plan_id: int, wait_s: float = 0.0) -> ChangeRecord:
-        """Return a change, after waiting at most ``wait_s`` seconds for its end.
+        """Return a change; wait up to ``wait_s`` seconds for its end.
 
         Raises
         ------
@@ -587,17 +601,22 @@ class Job:
         return _object(reply.plan_json)
 
     def cancel(self, plan_id: int | None = None) -> int:
-        """Abort a change before its commit: the one given, else the one on its way or first in the queue.
+        """Abort a change before its commit.
+
+        Parameters
+        ----------
+        plan_id : int, optional
+            Default: the change in flight, else the first in the queue.
 
         Returns
         -------
         int
-            The plan that was aborted.
+            The aborted plan.
 
         Raises
         ------
         PlanError
-            There is none, or it is committed.
+            There is no such change, or it is committed.
         """
         if plan_id is None:
             status = self.status()
@@ -618,22 +637,24 @@ class Job:
         timeout_s: float = KILL_TIMEOUT_S,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """End the job and wait until its processes are gone; harmless if it has ended.
+        """End the job and wait until its processes have ended; does nothing if it has ended.
+
+        First the job master ends the job in order.  If it does not in time, the supervisor or YARN kills the job.
 
         Parameters
         ----------
         reason : str
         timeout_s : float
+            For each of these steps.
         tell : callable
-            On YARN, called with what is waited for.
+            On YARN, called with what the call is waiting for.
 
         Raises
         ------
         DeadlineError
-            They are not, not even after the supervisor was told to end them, and then killed.  On YARN, which ends
-            what it was told to end when its ResourceManager is there, after a minute at least: it goes on being told.
+            Processes are still running.  YARN has at least a minute to end them.
         PeerUnavailableError
-            On YARN: its ResourceManager does not answer; it is told when it does.
+            On YARN, the ResourceManager does not answer: call it again later.
         """
         if not self.running:
             return
@@ -678,17 +699,17 @@ class Job:
         except DeadlineError as error:
             if not told:
                 raise DeadlineError(f"{error}; {BEING_STARTED.format(name=self.name)}") from None
-            # It hangs, or was stopped.
+            # The supervisor hangs, or is suspended.
             kill_supervisor(job, signal.SIGKILL)
             wait_for(has_ended_or_gone, timeout_s, what)
 
     def kill_at_once(self) -> bool:
-        """End the supervisor, and with it all other processes, without asking; for a job that this object started.
+        """Kill the job's supervisor, and with it all its processes; for a job that this object started.
 
         Returns
         -------
         bool
-            Whether it has ended: YARN is told to end an application, and takes its time.
+            Whether the job has ended.  False on YARN, which takes a while to kill an application.
         """
         if self._yarn is not None:
             self._untie()
@@ -705,20 +726,20 @@ class Job:
         Raises
         ------
         EpsError
-            A tied one cannot be ended.
+            A tied job cannot be ended.
         """
         try:
             if self._handle is not None:
                 self._handle.close()
             if self._yarn is not None and self._untie() and self.running:
-                self._yarn.kill("its client is gone", KILL_TIMEOUT_S)
+                self._yarn.kill("its client has exited", KILL_TIMEOUT_S)
         finally:
             self._link.close()
             if self._yarn is not None:
                 self._yarn.close()
 
     def _untie(self) -> bool:
-        """Let an application outlive this process; return whether it was tied."""
+        """Let the application outlive this process; return whether it was tied to it."""
         was_tied, self._tied_pid = self._tied_pid == os.getpid(), 0
         atexit.unregister(self._end_with_us)
         return was_tied
@@ -733,23 +754,23 @@ class Job:
 
 
 def run(**settings: Any) -> dict[str, Any]:
-    """Train a job to its end and return its report; ``report`` and ``export`` name files to write as well.
+    """Train a job to its end and return its report.
 
     Parameters
     ----------
     **settings
-        By the names of :class:`~eps.spec.job_spec.JobSpec`, with ``name``, ``report``, ``export`` and ``anew``.
-        ``data`` may be an array of NumPy or a sparse matrix of SciPy with ``labels`` beside it, or a frame of pandas
-        with labels or the name of their column; ``test`` may be such data with ``test_labels``, or a pair of both.
+        Fields of :class:`~eps.spec.job_spec.JobSpec`, and ``name``, ``anew``, and the files ``report`` and ``export``.
+        ``data`` may be a NumPy array or SciPy sparse matrix with ``labels``, or a pandas frame with labels or the name
+        of their column.  ``test`` may be such data with ``test_labels``, or a pair of both.
 
     Raises
     ------
     ConfigError, DataError
-        As :meth:`Job.start`.
+        See :meth:`Job.start`.
     TrainingError
-        The job failed or was killed; StoppedEarlyError where a scheduler ended it for its early feedback.
+        The job failed or was killed; StoppedEarlyError if a scheduler stopped it because of its early feedback.
     StorageError
-        It finished, and its results cannot be fetched from its cluster, or not be written.
+        The job finished, but its results cannot be downloaded or written.
     """
     with _array_files(settings) as values:
         return _run(RunRequest.from_values(values))
@@ -759,7 +780,7 @@ def _array_files(settings: dict[str, Any]) -> AbstractContextManager[dict[str, A
     given = [settings.get(name) for name in ("data", "labels", "test", "test_labels")]
     if not any(hasattr(value, "shape") or isinstance(value, tuple) for value in given):
         return nullcontext(settings)
-    # Slow to import, and a job that is submitted needs none of it.
+    # Slow to import, and not needed for data in files.
     from eps.data.arrays import array_files
 
     return array_files(settings, cache_dir)
@@ -796,23 +817,24 @@ def _plan_id(number: int) -> int:
 def _object(text: str) -> dict[str, Any]:
     value = json.loads(text)
     if not isinstance(value, dict):
-        raise RpcError(f"the job master answered with a {type(value).__name__}, not with an object")
+        raise RpcError(f"the job master answered with a {type(value).__name__}, expected an object")
     return value
 
 
 def find_directory(name: str) -> JobDir:
-    """Return the directory of a job that runs or has run; one that was lost is made again from the job's cluster.
+    """Return the directory of a job, running or ended.
 
-    The cluster is that of ``HADOOP_CONF_DIR``; without it only this machine is searched.
+    If this machine has none, restore it from the cluster of ``HADOOP_CONF_DIR``; without that variable, no cluster is
+    searched.
 
     Raises
     ------
     ConfigError
-        No job can have that name.
+        The name is invalid.
     JobNotFoundError
-        There is none: the message says what YARN has of that name.
+        There is no such job; the message lists YARN's applications of that name.
     StorageError
-        The directory cannot be made again.
+        The directory cannot be restored.
     """
     try:
         return find_job(name)
@@ -825,9 +847,9 @@ def find_directory(name: str) -> JobDir:
 
 
 class SpareSupervisor:
-    """One supervisor that waits for a job; thread-safe.  It ends with this process, however that ends.
+    """A prefork supervisor that waits for a job.  Thread-safe.  It ends when this process dies.
 
-    The imports of a job's processes take longer than the rest of its start; a spare supervisor has done them.
+    The imports of a job's processes take longer than the rest of its start; a spare supervisor has finished them.
     """
 
     def __init__(self) -> None:
@@ -836,7 +858,7 @@ class SpareSupervisor:
         self._closed = False
 
     def take(self) -> WarmSupervisor:
-        """Return the spare one, or one that only begins.
+        """Return the spare supervisor, or a new one.
 
         Raises
         ------
@@ -848,17 +870,17 @@ class SpareSupervisor:
         return WarmSupervisor(ENTRY_POINTS) if spare is None else spare
 
     def refill(self) -> None:
-        """Have a spare one again: best when no job is being started, as its imports take a core for half a second."""
+        """Start a new spare supervisor; its imports use a core for half a second, so not while a job is starting."""
         with self._lock:
             if self._spare is None and not self._closed:
                 try:
                     self._spare = WarmSupervisor(ENTRY_POINTS)
                 except ResourceError:
-                    # The next take says why.
+                    # The next :meth:`take` raises the error.
                     self._spare = None
 
     def close(self) -> None:
-        """End the spare supervisor.  Idempotent."""
+        """Stop the spare supervisor.  Idempotent."""
         with self._lock:
             spare, self._spare, self._closed = self._spare, None, True
         if spare is not None:

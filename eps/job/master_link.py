@@ -77,16 +77,16 @@ class OnThisMachine:
         self._job = job
 
     def is_running(self) -> bool:
-        """As of :class:`Whereabouts`."""
+        """See :class:`Whereabouts`."""
         return self._job.is_running()
 
     def address(self) -> Address | None:
-        """As of :class:`Whereabouts`."""
+        """See :class:`Whereabouts`."""
         record = read_json(self._job.master_json)
         return None if record is None else Address(str(record["host"]), int(record["port"]))
 
     def waiting(self) -> None:
-        """As of :class:`Whereabouts`."""
+        """See :class:`Whereabouts`."""
 
 
 class MasterLink:

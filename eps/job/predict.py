@@ -1,4 +1,4 @@
-"""Predicting with an exported model: new rows are read and normalised exactly as those it was trained on."""
+"""Predict with an exported model: read and normalise new rows exactly as in training."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from eps.storage.locations import Location, location, write_public
 
 
 class TrainedModel:
-    """A trained model that predicts; made by :func:`load`.
+    """A trained model; made by :func:`load`.
 
-    Rows are an array of NumPy, a sparse matrix of SciPy, or a frame of pandas, of shape (n, ``num_features``).  Of a
-    frame it takes the columns that it was trained on, by their names.
+    Rows are a NumPy array, a SciPy sparse matrix or a pandas frame of shape (n, ``num_features``).  A frame may have
+    further columns: the model takes its own by name.
     """
 
     def __init__(self, exported: ExportedModel, code: str = "") -> None:
@@ -35,22 +35,22 @@ class TrainedModel:
 
     @property
     def name(self) -> str:
-        """The name of the model: ``softmax``, or ``path.py:Class``."""
+        """Name of the model: ``softmax``, or ``path.py:Class``."""
         return self.exported.name
 
     @property
     def classes(self) -> tuple[Label, ...]:
-        """Sorted classes, as the labels of the training data name them; empty for regression."""
+        """Sorted classes, as in the labels of the training data; empty for regression."""
         return self.exported.classes
 
     @property
     def num_features(self) -> int:
-        """Columns of the rows that it takes."""
+        """Number of columns of its rows."""
         return self.exported.num_features
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of these columns; empty where the training data had none."""
+        """Names of the columns; empty if the training data had none."""
         return self.exported.feature_names
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -59,26 +59,29 @@ class TrainedModel:
         Raises
         ------
         DataError
-            ``X`` has another number of columns, or values that are no finite numbers.
+            ``X`` has another number of columns, or values that are not finite.
         """
         return self.of_scores(self.scores(X))
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
-        """Return the probability of each class of :attr:`classes`, shape (n, k).  Raises as :meth:`predict`.
+        """Return the probability of each class in :attr:`classes`; shape (n, k).
 
         Raises
         ------
         ConfigError
-            The model has none: it is a regression, an svm, or a class of the user's that does not say so.
+            The model has no probabilities: a regression, an svm, or a user's model without ``gives_probabilities``.
+        DataError
+            See :meth:`predict`.
         """
         if self._task == "regression" or not self._model.gives_probabilities:
-            raise ConfigError(f"model {self.name} has no probabilities, but logistic, softmax and dnn have")
+            raise ConfigError(f"model {self.name} has no probabilities; logistic, softmax and dnn have")
         return probabilities(self.scores(X))
 
     def scores(self, X: Any) -> NDArray[np.float32]:
-        """Return what decides: above 0 is the second of two classes, the largest of several wins; (n,) or (n, k).
+        """Return the decision scores; shape (n,), or (n, k) for several classes.
 
-        Raises as :meth:`predict`.
+        A score above 0 means the second of two classes; of several classes the one with the largest score.  Raises the
+        errors of :meth:`predict`.
         """
         rows, _ = matrix_of(X, "X", self.feature_names)
         if rows.shape[1] != self.num_features:
@@ -86,31 +89,31 @@ class TrainedModel:
         return self._model.decision(self.exported.tensors, self.exported.normalizer.apply(rows))
 
     def of_scores(self, scores: NDArray[np.float32]) -> NDArray[Any]:
-        """Return what :meth:`predict` does of :meth:`scores`."""
+        """Return the predictions of :meth:`predict` from the result of :meth:`scores`."""
         found = predicted(self._task, scores)
         if self._task == "regression":
             return found.astype(np.float64) * self.exported.target_scale
         return np.array(self.classes)[found]
 
     def metrics(self, scores: NDArray[np.float32], targets: NDArray[Any]) -> dict[str, float]:
-        """Return how good scores are, given the targets as training encodes them."""
+        """Return the metrics of scores, given the targets as training encodes them."""
         return exact_metrics(self._task, scores, targets)
 
 
 def load(path: str | Path, *, code: str = "") -> TrainedModel:
-    """Return the model in a file that ``export`` of a job has written.
+    """Return the model in a file that a job has exported.
 
     Parameters
     ----------
     path : str or Path
         May be on HDFS.
     code : str, optional
-        ``path.py:Class``, where the file of a user's own model is no longer where it was.
+        ``path.py:Class``: new location of a user's own model class, if its file has moved.
 
     Raises
     ------
     DataError
-        There is no such file, or it is no exported model.
+        The file does not exist, or is no exported model.
     ConfigError
         The class of the model cannot be loaded.
     """
@@ -119,28 +122,28 @@ def load(path: str | Path, *, code: str = "") -> TrainedModel:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a model says about new rows."""
+    """A model's predictions for the rows of a file."""
 
-    #: One for each row: its class, or a value in the units of the labels.
+    #: For each row its class, or a value in the units of the labels.
     values: Sequence[Label]
-    #: As :meth:`TrainedModel.scores` returns them.
+    #: Result of :meth:`TrainedModel.scores`.
     scores: NDArray[np.float32]
-    #: Where the rows have labels; empty where not.
+    #: Empty if the rows have no labels.
     metrics: Mapping[str, float]
 
 
 def predict_file(model: TrainedModel, data: str, labels: str = "", *, format: str = "") -> Prediction:
-    """Return what a model says about the rows of a file.
+    """Return a model's predictions for the rows of a file.
 
     Parameters
     ----------
     model : TrainedModel
     data : str
-        A file as in training, maybe on HDFS, or ``sklearn:NAME``.
+        A file as in training, also on HDFS, or ``sklearn:NAME``.
     labels : str, optional
-        File of labels, where they are not in the data.
+        File of labels, if they are not in the data.
     format : str, optional
-        Format of the data, where it is another than that of the training data.
+        Format of the data, if it differs from that of the training data.
 
     Raises
     ------
@@ -157,7 +160,7 @@ def predict_file(model: TrainedModel, data: str, labels: str = "", *, format: st
 
 
 def values_text(values: Sequence[Label]) -> str:
-    """Return one value a line; numbers with all the digits of a float32."""
+    """Return one value a line; numbers with all digits of a float32."""
     return "".join(f"{value:.9g}\n" if isinstance(value, float) else f"{value}\n" for value in values)
 
 

@@ -336,7 +336,7 @@ def test_a_job_that_its_client_has_started_ends_when_that_closes_it(world: World
     assert not world.kills(), "any other job goes on"
     with Job(world.job, is_tied=True):
         pass
-    assert len(world.kills()) == 1 and world.job.record().end.reason == "its client is gone"  # type: ignore[union-attr]
+    assert len(world.kills()) == 1 and world.job.record().end.reason == "its client has exited"  # type: ignore[union-attr]
 
 
 def test_a_job_whose_directory_was_lost_is_found_on_the_cluster(world: World) -> None:
