@@ -575,7 +575,7 @@ class Job:
         try:
             what = f"the start of job {self.name!r}"
             waits = WaitNews(tell)
-            wait_for(lambda: self._link.answers() and not waits.go_on(self.status()), timeout_s, what)
+            wait_for(lambda: self._link.answers() and not waits.is_waiting(self.status()), timeout_s, what)
         except DeadlineError as error:
             why = "it is starting"
             with suppress(EpsError):

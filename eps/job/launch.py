@@ -222,9 +222,9 @@ def prepare_job(
     try:
         # The new directory has no note of the former job's folders, so remove them now.
         if application is not None:
-            remove_left(application.shared, application.remove)
+            remove_former(application.shared, application.remove)
         if formers is not None and formers.folder != str(elsewhere):
-            remove_left(formers.folder, formers.remove)
+            remove_former(formers.folder, formers.remove)
         if elsewhere is not None:
             if own is not None:
                 Claim(str(elsewhere), owner, environment_configuration().source).write(directory)
@@ -282,7 +282,7 @@ def _application_of(former: JobDir) -> Application | None:
     return None
 
 
-def remove_left(what: str, remove: Callable[[], None]) -> None:
+def remove_former(what: str, remove: Callable[[], None]) -> None:
     """Remove a former run's or job's files on a cluster; log a warning if that fails."""
     try:
         remove()

@@ -32,7 +32,7 @@ from eps.cluster.yarn.proxied import ProxiedServer
 from eps.cluster.yarn.resources import MasterEndpoint, YarnResourceManager
 from eps.errors import ConfigError, EpsError, ResourceError, StorageError
 from eps.job.yarn import shared_application
-from eps.job.yarn.sweeps import report_file, said_end
+from eps.job.yarn.sweeps import read_outcome, report_file
 from eps.net.security.credentials import TlsFiles
 from eps.spec.job_spec import JobSpec
 from eps.storage.api import Storage
@@ -246,7 +246,7 @@ class Application:
             It cannot be left.
         """
         self._place.end(name)
-        self._place.leave(JobDir(jobs_dir() / name), logs=phase is Phase.FAILED)
+        self._place.upload_results(JobDir(jobs_dir() / name), logs=phase is Phase.FAILED)
         self._left.add(name)
 
     def _wait(self, service: Service) -> None:
@@ -381,7 +381,7 @@ def serve(orders: MasterOrders, service: ServiceOrders, yarn: Yarn, around: Surr
         on_ended=exit_superseded,
     )
     try:
-        word = said_end(around.shared)
+        word = read_outcome(around.shared)
         if word is not None:
             state, reason, exit_code = word
             end = exit_code, state, reason

@@ -148,7 +148,7 @@ def test_change_that_waits_for_the_start_of_its_job_says_so(fake: FakeJob, monke
     fake.master.status = status_of(state="starting", reason=WAITS)
     fake.master.plans = [change_of()]
     assert main(["add-workers", "fake", "2"]) == 0
-    assert told.getvalue() == f"job 'fake' is waited for: it is starting: {WAITS}\n"
+    assert told.getvalue() == f"waiting for job 'fake': it is starting: {WAITS}\n"
 
 
 def test_dry_run_prints_the_moves(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:

@@ -317,7 +317,7 @@ def test_a_resourcemanager_that_is_away_cannot_be_told_to_end_it(
     assert main(["kill", "a9a"]) == 4
     told = capsys.readouterr()
     assert "job 'a9a' has not ended" in told.err and "try again with eps kill a9a" in told.err
-    assert f"waits for the end of {ID}" in told.out
+    assert f"waiting for the end of {ID}" in told.out
 
 
 def test_an_application_that_does_not_end_is_told_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

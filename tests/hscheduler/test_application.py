@@ -179,7 +179,7 @@ class FakePlace:
     def end(self, job: str) -> None:
         self.told.append(("end", job))
 
-    def leave(self, job: JobDir, logs: bool) -> None:
+    def upload_results(self, job: JobDir, logs: bool) -> None:
         self._tell("leave", job.name, logs)
 
     def forget(self, job: JobDir) -> None:
@@ -402,7 +402,7 @@ def test_a_sweep_that_yarn_has_forgotten_ends_by_its_own_word_or_as_one_that_may
         (tmp_path / "shared" / ENDED_FILE).write_text('{"state": "finished", "exit_code": 0, "reason": "all"}')
     ended = found.run()
     assert ended.reports == {SWEEP: {"trials": [1]}} and ended.is_over == is_over
-    lost = "YARN does not know the application any more: its ResourceManager has lost its state"
+    lost = "YARN no longer knows the application: its ResourceManager has lost its state"
     assert (ended.state, ended.reason) == (("finished", "all") if is_over else ("failed", lost))
 
 

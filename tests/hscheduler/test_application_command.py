@@ -249,7 +249,7 @@ def test_what_a_sweep_that_yarn_has_forgotten_has_left_comes_here_and_stays_ther
     yarn.said = [JobNotFoundError("no such application")]
     assert sweep(tmp_path) == 1
     told = capsys.readouterr().err
-    assert "YARN does not know the application any more" in told and "which may still run" in told
+    assert "YARN no longer knows the application" in told and "which may still run" in told
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
     assert any(path.endswith("/model.npz") for path in staged(hdfs)) and not yarn.killed
 

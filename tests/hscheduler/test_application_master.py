@@ -161,7 +161,7 @@ def test_a_file_system_that_is_away_ends_the_attempt_and_not_the_sweep(
 def test_a_service_is_open_to_clients_and_counts_with_the_nodes_that_there_are_until_yarn_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(am, "leave", lambda reason: None)
+    monkeypatch.setattr(am, "exit_superseded", lambda reason: None)
     monkeypatch.setattr("hscheduler.live.yarn_nodes.LOOK_EVERY_S", 0.05)
     monkeypatch.setenv("EPS_HOME", str(tmp_path / am.HOME))
     before_end: SimpleQueue[Any] = SimpleQueue()

@@ -230,7 +230,7 @@ def test_resumed_job_can_be_left_alone(home: Path, capfd: pytest.CaptureFixture[
     kill_everything(job, home)
     assert main(["resume", "left", "--detach"]) == EXIT_OK
     text = capfd.readouterr().out
-    assert "goes on at clock" in text and "eps status left" in text
+    assert "resumes at clock" in text and "eps status left" in text
     assert f"left: its report goes to {home}/left.json" in text
     found = eps.Job.find("left")
     wait_for_checkpoints(found, 1)
@@ -424,7 +424,7 @@ def test_job_goes_on_where_the_cache_was_emptied_and_the_token_lost(home: Path, 
         report = again.wait(TIMEOUT_S)
     assert report["model_sha256"] == undisturbed["model_sha256"], report["reason"]
     assert len(told) == 2
-    assert told[0].endswith(f"it was made again from {data}")
+    assert told[0].endswith(f"it was prepared again from {data}")
     assert "token: cannot be read" in told[1] and told[1].endswith("the job was given another token")
     assert job.directory.token.stat().st_mode & 0o077 == 0
 
@@ -443,7 +443,7 @@ def test_job_whose_data_cannot_be_made_again_says_what_is_missing(home: Path, tm
         data.unlink()
     else:
         data.write_text(data.read_text().replace("6", "5"))
-    expected = {"gone": "cannot be made again: .*rows.csv", "other": "rows.csv has changed since"}
+    expected = {"gone": "cannot be prepared again: .*rows.csv", "other": "rows.csv has changed since"}
     left = checkpoints(job)
     with pytest.raises(DataError, match=expected[fault]):
         eps.Job.resume("killed")

@@ -46,7 +46,7 @@ def test_a_job_that_was_stopped_goes_on_from_its_checkpoint_where_its_labels_say
         kinds = execution_types(job)
         slow.hurry()
         report = job.wait(PATIENCE_S)
-    assert stopped["state"] == "killed" and "goes on at clock" in told[0]
+    assert stopped["state"] == "killed" and "resumes at clock" in told[0]
     assert report["state"] == "finished" and report["model_sha256"] == local["model_sha256"]
     assert [entry["clock"] for entry in report["history"]] == [entry["clock"] for entry in local["history"]]
     assert open_storage(own.folder).names("") == [], "nobody goes on with a job that has finished"

@@ -128,7 +128,7 @@ def _bring(job: Job, live: LiveLogs) -> None:
     EpsError
         As of :meth:`eps.job.yarn.logs.LiveLogs.bring`.
     """
-    if not live.bring() and (found := job.status())["state"] in WAITING_STATES:
+    if not live.download() and (found := job.status())["state"] in WAITING_STATES:
         # Those of the run before are here.
         which = "newer logs" if any(job.directory.logs.glob("*.log")) else "logs"
         raise JobNotFoundError(f"job {job.name!r} has no {which} yet: {found['reason']}")

@@ -102,7 +102,7 @@ def is_taken(completed: Completed, purpose: str = "") -> bool:
     ----------
     completed : Completed
     purpose : str
-        As of :func:`exit_of`.
+        See :func:`exit_of`.
     """
     status, said = completed.exit_status, completed.diagnostics.lower()
     if is_lost(completed):
@@ -126,14 +126,14 @@ def lost_with(host: str) -> str:
 
 
 def signalled(status: int, diagnostics: str, host: str = "") -> str:
-    """Return who ended a process by which signal, as far as its node says, as words after its name; empty: none did.
+    """Return which signal ended a process and, if known, who sent it, as words after its name; empty if none did.
 
     Parameters
     ----------
     status : int
         Exit status of its container.
     diagnostics : str
-        What the node says of it.
+        The node's explanation.
     host : str, optional
     """
     try:
