@@ -206,7 +206,7 @@ def start_jvm(conf: HadoopConf | None = None) -> None:
             jpype.JClass("org.apache.hadoop.yarn.client.api.AMRMClient")
         except (TypeError, jpype.JException) as error:
             # JPype raises a TypeError for a missing class.
-            raise ConfigError(f"Java does not find Hadoop's classes by {conf.source}: {error}") from None
+            raise ConfigError(f"Hadoop's classes are not on the class path of {conf.source}: {error}") from None
     logger.info("Java with Hadoop %s", version)
 
 

@@ -148,7 +148,7 @@ class Job:
             The processes cannot be started.
         """
         if spec is not None and settings:
-            raise ConfigError(f"settings {', '.join(sorted(settings))} and a JobSpec exclude each other")
+            raise ConfigError(f"pass either a JobSpec or the settings {', '.join(sorted(settings))}, not both")
         with _array_files(settings) as values:
             request = (
                 RunRequest.from_values({"name": name, **values}) if spec is None else RunRequest.of_spec(spec, name)

@@ -179,7 +179,7 @@ def _with_python(spec: JobSpec, python: str) -> JobSpec:
     """Return a job's settings with another interpreter."""
     if spec.on != "yarn":
         raise ConfigError(
-            f"python is {python!r}, but only containers on YARN have another one: the job is on {spec.on}"
+            f"python is {python!r}, but only jobs on YARN take another interpreter: this one is on {spec.on}"
         )
     return dataclasses.replace(spec, python=python)
 

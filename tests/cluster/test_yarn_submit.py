@@ -491,7 +491,7 @@ def test_a_job_of_this_machine_is_not_resumed_with_another_interpreter(
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     (tmp_path / "rows.libsvm").write_text(ROWS)
     prepare_job(RunRequest.from_values({"data": str(tmp_path / "rows.libsvm"), "name": "a9a"})).lock.close()
-    with pytest.raises(ConfigError, match="python is '/opt/python', but only containers on YARN"):
+    with pytest.raises(ConfigError, match="python is '/opt/python', but only jobs on YARN"):
         prepare_resume("a9a", python="/opt/python")
 
 

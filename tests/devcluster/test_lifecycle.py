@@ -214,7 +214,7 @@ def test_interrupted_start_leaves_nothing(home: Path, monkeypatch: pytest.Monkey
 def test_commands_print_what_scripts_need(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--home", str(home)]
     assert main(["devcluster", "status", *flags]) == 4
-    assert f"there is no cluster at {home}: eps devcluster start makes one" in capsys.readouterr().err
+    assert f"there is no cluster at {home}: eps devcluster start starts one" in capsys.readouterr().err
     assert main(["devcluster", "start", "--nodes=1", "--timeout=0", *flags]) == 2
     assert "timeout is 0, but must be more than 0 seconds" in capsys.readouterr().err
     assert main(["devcluster", "start", "--nodes", "1", *flags]) == 0

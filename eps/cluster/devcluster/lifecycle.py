@@ -190,7 +190,7 @@ def find_cluster(home: Path) -> Cluster:
     """
     found = read_cluster(home)
     if found is None:
-        raise JobNotFoundError(f"there is no cluster at {home}: eps devcluster start makes one")
+        raise JobNotFoundError(f"there is no cluster at {home}: eps devcluster start starts one")
     return found
 
 

@@ -343,7 +343,7 @@ class Allocation:
         if container_id in self._used:
             raise ResourceError(f"{container_id} was requested before: a container id is used once")
         if request.role not in self._placements:
-            raise ResourceError(f"{container_id}: nothing says how a {request.role!r} is started")
+            raise ResourceError(f"{container_id}: unknown role {request.role!r}")
         record = _Record(request)
         self._add(record)
         wanted = Resource(request.memory_mb, request.vcores)

@@ -46,17 +46,17 @@ MAX_LAST_LINE = 300
 
 _SENTENCES = {
     DISKS_FAILED: "was ended because too many disks of its node {host} failed",
-    PREEMPTED: "was preempted: YARN gave its room on {host} to another queue or application",
+    PREEMPTED: "was preempted on {host}: another queue or application needed its capacity",
     OUT_OF_VIRTUAL_MEMORY: (
-        "was ended because it took more virtual memory than its {memory_mb} MB allow on {host}: give it more memory, "
-        "or have yarn.nodemanager.vmem-check-enabled set to false"
+        "was killed on {host} because it exceeded the virtual memory that its {memory_mb} MB allow: give it more "
+        "memory, or set yarn.nodemanager.vmem-check-enabled to false"
     ),
-    OUT_OF_MEMORY: "was ended because it took more than its {memory_mb} MB of memory on {host}: give it more",
+    OUT_OF_MEMORY: "was killed on {host} because it exceeded its {memory_mb} MB of memory: give it more",
     KILLED_BY_MASTER: "was stopped by the job master",
     KILLED_BY_RESOURCE_MANAGER: "was ended by the ResourceManager",
     KILLED_WITH_APPLICATION: "was ended with its application",
     MADE_ROOM: "was ended to make room for a guaranteed container on {host}: it was opportunistic",
-    TOO_MUCH_LOG: "was ended because it wrote more log than a node allows",
+    TOO_MUCH_LOG: "was killed because it wrote more log than its node allows",
     NEVER_STARTED: "could not be started on {host}",
     LOST_BY_NODE: "was lost when the NodeManager of {host} restarted",
 }
@@ -149,8 +149,8 @@ def signalled(status: int, diagnostics: str, host: str = "") -> str:
 
 def _aborted(completed: Completed, grant: Grant) -> str:
     if "expired" in completed.diagnostics.lower():
-        return f"was taken back: it was not started on {grant.host} in time"
-    return _with("was taken back by YARN", last_line(completed.diagnostics))
+        return f"was released by YARN: it was not started on {grant.host} in time"
+    return _with("was released by YARN", last_line(completed.diagnostics))
 
 
 def last_line(diagnostics: str) -> str:

@@ -128,7 +128,7 @@ class StagedJobs:
         try:
             (job.tls if len(found) > 1 else job.path).mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"{error.filename}: cannot be made: {error.strerror}") from error
+            raise StorageError(f"{error.filename}: cannot be created: {error.strerror}") from error
         for name in sorted(found):
             write_bytes_atomic(job.path / name, found[name], sync=False)
 
