@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from eps.data.arrays import matrix_of
 from eps.data.cut import load_for_prediction
 from eps.data.formats import is_builtin
+from eps.data.ratings import RATINGS, rows_of_pairs
 from eps.data.raw import Label
 from eps.errors import ConfigError, DataError
 from eps.ml.metrics import exact_metrics
@@ -26,12 +28,17 @@ class TrainedModel:
 
     Rows are a NumPy array, a SciPy sparse matrix or a pandas frame of shape (n, ``num_features``).  A frame may have
     further columns: the model takes its own by name.
+    A model of ratings takes pairs of user and item, shape (n, 2), or a frame with such columns.
     """
 
     def __init__(self, exported: ExportedModel, code: str = "") -> None:
         self.exported = exported
         self._model = exported.make_model(code)
         self._task = self._model.task_for(self._model.chosen)
+        self._is_of_ratings = exported.reading.get("format") == RATINGS
+
+    def __repr__(self) -> str:
+        return f"<TrainedModel {self.name} of {self.num_features} features>"
 
     @property
     def name(self) -> str:
@@ -83,6 +90,8 @@ class TrainedModel:
         A score above 0 means the second of two classes; of several classes the one with the largest score.  Raises the
         errors of :meth:`predict`.
         """
+        if self._is_of_ratings and not sparse.issparse(X):
+            X = rows_of_pairs(X, self.feature_names)
         rows, _ = matrix_of(X, "X", self.feature_names)
         if rows.shape[1] != self.num_features:
             raise DataError(f"X has {rows.shape[1]} columns, but the model was trained on {self.num_features} features")
@@ -92,11 +101,14 @@ class TrainedModel:
         """Return the predictions of :meth:`predict` from the result of :meth:`scores`."""
         found = predicted(self._task, scores)
         if self._task == "regression":
-            return found.astype(np.float64) * self.exported.target_scale
+            return (found.astype(np.float64) + self.exported.normalizer.target_mean) * self.exported.target_scale
         return np.array(self.classes)[found]
 
     def metrics(self, scores: NDArray[np.float32], targets: NDArray[Any]) -> dict[str, float]:
-        """Return the metrics of scores, given the targets as training encodes them."""
+        """Return the metrics of scores in the units of training, given the classes' numbers or the values."""
+        if self._task == "regression":
+            scaled = np.asarray(targets, np.float64) / self.exported.target_scale
+            targets = np.asarray(scaled - self.exported.normalizer.target_mean, np.float32)
         return exact_metrics(self._task, scores, targets)
 
 

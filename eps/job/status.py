@@ -32,6 +32,8 @@ RUNS = "job {name!r} is running: only a job that has stopped can be resumed"
 LOGS_COMMAND = "yarn logs -applicationId {}"
 #: Why a kill had no effect, and what to do.
 BEING_STARTED = "another process is still starting it: end that process, or run eps kill {name} again later"
+#: Most changes of earlier runs to keep, and figures of checkpoints that are summed over runs.
+MOST_EARLIER, _SUMS = 20, ("complete", "skipped", "failed", "size_bytes", "seconds")
 #: Durations, and temporary files, which have a new name at each retry.
 _FIGURES = re.compile(r"\.\w+\.tmp\b|\d+", re.ASCII)
 #: Limits on the shown log lines: their number, and characters in each.
@@ -213,10 +215,31 @@ def is_on_yarn(directory: JobDir) -> bool:
     return _readable(directory).runs_on == "yarn"
 
 
-def with_application(directory: JobDir, status: dict[str, Any]) -> dict[str, Any]:
-    """Return a status with the id of the job's application, if it runs on YARN."""
-    application_id = application_id_of(directory)
-    return {**status, "application_id": application_id} if application_id else status
+def with_record(directory: JobDir, status: dict[str, Any]) -> dict[str, Any]:
+    """Return a status with facts of the job's record: its application on YARN, and results of earlier runs."""
+    record = _readable(directory)
+    if application_id := (record.yarn.application or {}).get("application_id"):
+        status = {**status, "application_id": str(application_id)}
+    return _with_earlier(status, record.earlier)
+
+
+def earlier_of(directory: JobDir, former: Record) -> dict[str, Any]:
+    """Return what a resumed job's record keeps of its earlier runs: the latest changes, sums of checkpoints."""
+    found = _with_earlier(status_of(directory, former), former.earlier)
+    changes = [*found.get("earlier_changes", ()), *found["changes"]][-MOST_EARLIER:]
+    kept = (*_SUMS, "latest_clock")
+    checkpoints = {name: value for name, value in found.get("checkpoints", {}).items() if name in kept}
+    return {"changes": changes, "checkpoints": checkpoints} if changes or any(checkpoints.values()) else {}
+
+
+def _with_earlier(status: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    if not earlier:
+        return status
+    before, now = earlier["checkpoints"], status.get("checkpoints", {})
+    checkpoints = {"error": "", **before, **now, **{name: before.get(name, 0) + now.get(name, 0) for name in _SUMS}}
+    if checkpoints.get("latest_clock") is None:
+        checkpoints["latest_clock"] = before.get("latest_clock")
+    return {**status, "checkpoints": checkpoints, "earlier_changes": earlier["changes"]}
 
 
 def without_figures(text: str) -> str:
