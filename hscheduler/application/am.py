@@ -277,7 +277,7 @@ class Application:
         """
         changed, is_due = self._grants.changed, time.monotonic() >= self._report_s + REPORT_S
         for sweep in list(changed):
-            waits = sweep in self._unleft or not all(job.is_over for job in service.scheduler.look_ups.here(sweep))
+            waits = sweep in self._unleft or not all(job.is_over for job in service.scheduler.look_ups.current(sweep))
             if waits and not is_due:
                 continue
             # In this order: what happens meanwhile may not be in the report.

@@ -284,7 +284,7 @@ def test_changed_reports_are_uploaded_after_a_while_and_retried_on_failure(
     asked: list[str] = []
     job = SimpleNamespace(is_over=False)
     service: Any = SimpleNamespace(
-        scheduler=SimpleNamespace(look_ups=SimpleNamespace(here=lambda sweep: [job])),
+        scheduler=SimpleNamespace(look_ups=SimpleNamespace(current=lambda sweep: [job])),
         sweeps=SimpleNamespace(report=lambda sweep: asked.append(sweep) or {"n": len(asked)}),
     )
     shared = LocalStorage(tmp_path / "shared")

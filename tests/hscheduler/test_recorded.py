@@ -73,7 +73,7 @@ class Kept:
 
     def compact_and_restart(self) -> None:
         """Compact the record; continue with the same process, or with the next one."""
-        over = self.registry.over()
+        over = self.registry.evictable()
         rows = self.registry.rows(over, LookUps(self.registry, self.record.rows).submission)
         self.record.compact(HEADER, self.registry.without(over).snapshot(), rows, self.registry.decided())
         self.registry.forget(over)
@@ -361,7 +361,7 @@ def test_ended_jobs_are_counted_without_reading_those_that_have_left(
     scheduler = scheduler_of(tmp_path)
     for number in range(12):
         ended(scheduler, number)
-    assert len(scheduler.look_ups.here("sweep")) < 12
+    assert len(scheduler.look_ups.current("sweep")) < 12
     monkeypatch.delattr(Rows, "_jobs")
     assert scheduler.look_ups.num_over("sweep") == 12 and scheduler.look_ups.num_over("other") == 0
     scheduler.close(leave=True)
