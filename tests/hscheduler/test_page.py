@@ -172,13 +172,13 @@ def test_a_port_in_use_is_reported():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ResourceError, match=f"web is {port}, but that port cannot be used"):
+        with pytest.raises(ResourceError, match=f"web is {port}, .*used"):
             PageServer(port)
 
 
 @pytest.mark.parametrize("port", [-5, 65536, 99999999])
 def test_an_invalid_port_is_refused(port):
-    with pytest.raises(ConfigError, match=f"web is {port}, but must be a port, or 0"):
+    with pytest.raises(ConfigError, match=f"web is {port}, .*port"):
         PageServer(port)
 
 

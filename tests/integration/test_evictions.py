@@ -88,7 +88,7 @@ def test_evicted_containers_change_no_bit(home: Path, undisturbed: dict[str, Any
 def test_the_scheduler_replaces_containers_taken_from_its_jobs(
     home: Path, undisturbed: dict[str, Any], slow: SlowModel
 ) -> None:
-    spec = JobSpec(**{**JOB, "model": slow.setting})
+    spec = JobSpec().with_settings(**{**JOB, "model": slow.setting})
     one = Resources(1, 1024)
     asked = JobRequest("t1", "s", 3, 3, one, one, one, most_workers=3, most_servers=3)
     with chaos_master(), LiveScheduler({"node": Resources(7, 7 * 1024)}, LiveSettings("static")) as scheduler:

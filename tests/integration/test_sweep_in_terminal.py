@@ -87,7 +87,7 @@ def test_an_interrupt_restores_the_terminal(tmp_path: Path) -> None:
     assert rows[0].startswith("H-scheduler, elastic")
     assert sum(line.startswith("TRIAL ") for line in rows) == 1
     assert rows[-1] == "", "the next output begins on a new line"
-    assert "interrupted: 0 trials had finished, and what ran was ended" in rows
+    assert "interrupted: 0 trials had finished, the others were ended" in rows
     assert not any("was killed" in line for line in rows), "jobs that end with the sweep are reported as one"
     assert not any("Traceback" in line for line in rows)
     assert terminal.sequences <= {"A", "K", "J"}, "nothing to undo"

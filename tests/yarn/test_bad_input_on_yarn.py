@@ -42,7 +42,7 @@ def test_impossible_requests_are_refused_before_anything_is_done(refused: Refuse
     for words, sentence in (
         (
             ["--memory-mb=900000"],
-            "memory_mb is '900000', which gives a master 900000, but must give it at most 4096: YARN grants one "
+            "--memory-mb is '900000', which gives a master 900000, but must give it at most 4096: YARN grants one "
             "container no more than 4096 MB and 4 vcores",
         ),
         (
@@ -138,7 +138,7 @@ def test_a_failed_start_is_reported_with_its_reason_and_its_log(refused: Refused
     assert reason.startswith("eps: job 'fails' failed: its application master ended with exit code 127: "), said
     assert "/nowhere/python" in reason and "No such file or directory" in reason
     assert "the setting python must name an interpreter with EPS's packages on every node" in reason
-    assert "what its containers wrote: yarn logs -applicationId application_" in said
+    assert "logs of its containers: yarn logs -applicationId application_" in said
 
 
 @pytest.mark.tier("all")
