@@ -41,7 +41,7 @@ def report(makespan_s: float = 10.0) -> dict[str, object]:
 
 def test_who_came_to_a_full_cluster():
     found = measures.row(report())
-    assert found["full_arrivals"] == 2, "b, for whom room was made, and c, who waited"
+    assert found["full_arrivals"] == 2, "b, which got the freed containers, and c, which was queued"
     assert found["room_was_made_for"] == 1
     assert found["first_iteration_median_s"] == 1.25
     assert found["queueing_mean_s"] == pytest.approx((0.25 + 6.0) / 2)
@@ -53,7 +53,7 @@ def test_bars_are_judged_at_the_median_of_the_ratios_of_each_repeat():
     assert bars["makespan: static / elastic"].measured == 2.1
     assert bars["makespan: static / elastic"].passed
     assert bars["best loss worse than static's by"].passed
-    assert not bars["makespan: priority / elastic"].passed, "what was not measured keeps nothing"
+    assert not bars["makespan: priority / elastic"].passed, "a bar without measurements does not pass"
 
 
 def bar_of(repeats, name: str):
@@ -68,7 +68,7 @@ def test_a_worse_model_in_one_repeat_is_worse():
     assert not bar_of(repeats, name).passed
     assert bar_of(repeats, name).measured == pytest.approx(1e-7)
     repeats[1]["elastic"]["best"] = None
-    assert not bar_of(repeats, name).passed, "one that found nothing found nothing as good"
+    assert not bar_of(repeats, name).passed, "a run without a best loss does not pass"
 
 
 @pytest.mark.parametrize(("accuracy", "passed"), [(0.80, False), (0.99, True)])

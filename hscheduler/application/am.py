@@ -281,7 +281,7 @@ class Application:
         """
         changed, is_due = self._grants.changed, time.monotonic() >= self._report_s + REPORT_S
         for sweep in list(changed):
-            waits = sweep in self._unstored or not all(job.is_over for job in service.scheduler.look_ups.here(sweep))
+            waits = sweep in self._unstored or not all(job.is_over for job in service.scheduler.look_ups.current(sweep))
             if waits and not is_due:
                 continue
             # Before the report is made: it may miss later changes, which mark the sweep again.

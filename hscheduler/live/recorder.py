@@ -69,8 +69,8 @@ def start_time_s(of_boot: str, began_s: float, last_s: float) -> float:
     return min(began_s, latest_s) if of_boot and of_boot == boot_id() else latest_s
 
 
-def check_writable(beside: Mapping[str, Any], what: str) -> None:
-    """Refuse values beside an event that a record cannot hold, before they have any effect.
+def check_writable(details: Mapping[str, Any], what: str) -> None:
+    """Refuse details of an event that a record cannot hold, before they have any effect.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def check_writable(beside: Mapping[str, Any], what: str) -> None:
         They are not valid JSON.
     """
     try:
-        json.dumps(beside, allow_nan=False)
+        json.dumps(details, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"{what} must be JSON: {error}") from None
 
@@ -139,8 +139,8 @@ class Recorder:
         self._is_of_another_boot = False
         #: Entries must exceed this size before the next attempt to compact; the last one may have failed.
         self._patient_bytes = 0
-        #: Jobs that left the registry since the last call of :meth:`left`.
-        self._left: list[str] = []
+        #: Jobs that left the registry since the last call of :meth:`pop_evicted`.
+        self._evicted: list[str] = []
         if record.header is None:
             record.begin(header)
         self.header = record.header or header
@@ -249,7 +249,7 @@ class Recorder:
 
     def _compact(self) -> None:
         registry = self._registry
-        over = registry.over()
+        over = registry.evictable()
         rows = registry.rows(over, LookUps(registry, self._record.rows).submission)
         snapshot = registry.without(over).snapshot() if over else registry.snapshot()
         self._record.compact(self.header, snapshot, rows, registry.decided())
@@ -258,12 +258,12 @@ class Recorder:
         if over:
             # Forget jobs only once the table of ended jobs has them.
             registry.forget(over)
-            self._left += over
+            self._evicted += over
 
-    def left(self) -> list[str]:
+    def pop_evicted(self) -> list[str]:
         """Return the jobs that have left the registry since the last call."""
-        left, self._left = self._left, []
-        return left
+        evicted, self._evicted = self._evicted, []
+        return evicted
 
     def check_room(self) -> None:
         """Raise ResourceError while the record cannot be written, so that no new job is accepted."""

@@ -53,20 +53,20 @@ class Registry:
 
     def entry(self, at_s: float, event: e.Event) -> Entry:
         """Return the entry to record for an event before it is taken."""
-        beside: dict[str, Any] = {}
+        details: dict[str, Any] = {}
         if isinstance(event, e.JobSubmitted | e.JobRefused):
-            beside = self.submissions[event.job_id].beside()
+            details = self.submissions[event.job_id].details()
         elif isinstance(event, e.SweepOpened) and event.sweep in self.tables:
-            beside = {"tables": self.tables[event.sweep]}
-        return Entry(at_s, event, beside, self.outstanding.given, self.outstanding.checksum)
+            details = {"tables": self.tables[event.sweep]}
+        return Entry(at_s, event, details, self.outstanding.given, self.outstanding.checksum)
 
     def take(self, entry: Entry) -> tuple[list[e.Command], list[Numbered]]:
         """Take an event; return the commands, and the orders among them with their numbers."""
         event = entry.event
         if isinstance(event, e.JobSubmitted | e.JobRefused) and event.job_id not in self.submissions:
-            self.submissions[event.job_id] = _submission_of(event, entry.beside)
-        elif isinstance(event, e.SweepOpened) and entry.beside:
-            self.tables[event.sweep] = entry.beside["tables"]
+            self.submissions[event.job_id] = _submission_of(event, entry.details)
+        elif isinstance(event, e.SweepOpened) and entry.details:
+            self.tables[event.sweep] = entry.details["tables"]
         commands = self.state.step(event)
         self.timeline.take(entry.at_s, event, commands, self.state)
         orders = self.outstanding.take(event, commands)
@@ -125,7 +125,7 @@ class Registry:
             submissions={each.job_id: each for each in submissions},
         )
 
-    def over(self) -> list[str]:
+    def evictable(self) -> list[str]:
         """Return the ended jobs that may leave: all but the latest."""
         trials = self.timeline.trials.items()
         ends = {job_id: trial.finished_s for job_id, trial in trials if trial.finished_s is not None}
@@ -179,9 +179,9 @@ class Registry:
             self.cancelled.discard(job_id)
 
 
-def _submission_of(event: e.JobSubmitted | e.JobRefused, beside: Mapping[str, Any]) -> Submission:
-    spec = JobSpec.from_dict(beside["spec"], "record")
-    return Submission(event.job_id, event.sweep, str(beside["name"]), spec, dict(beside["point"]))
+def _submission_of(event: e.JobSubmitted | e.JobRefused, details: Mapping[str, Any]) -> Submission:
+    spec = JobSpec.from_dict(details["spec"], "record")
+    return Submission(event.job_id, event.sweep, str(details["name"]), spec, dict(details["point"]))
 
 
 class LookUps:
@@ -207,10 +207,10 @@ class LookUps:
     def submissions(self, sweep: str = "") -> list[Submission]:
         """Return the submitted jobs of one sweep, or of all; first those that have left."""
         # In this order: a job may leave between the two look-ups, and is then in both.
-        here = self.here(sweep)
+        here = self.current(sweep)
         return list({each.job_id: each for each in (*self.past(sweep), *here)}.values())
 
-    def here(self, sweep: str = "") -> list[Submission]:
+    def current(self, sweep: str = "") -> list[Submission]:
         """Return the jobs in the registry, of one sweep or of all."""
         return [each for each in list(self._registry.submissions.values()) if not sweep or each.sweep == sweep]
 
@@ -220,7 +220,7 @@ class LookUps:
 
     def has_sweep(self, sweep: str) -> bool:
         """Return whether a sweep was opened, or has had a job."""
-        here = sweep in self._registry.sweeps or bool(self.here(sweep))
+        here = sweep in self._registry.sweeps or bool(self.current(sweep))
         return here or bool(self.counts(sweep)[0])
 
     def first_id(self, prefix: str) -> str:
@@ -243,7 +243,7 @@ class LookUps:
     def num_over(self, sweep: str) -> int:
         """Return how many jobs of a sweep are over; a job that is leaving at this moment may be missing."""
         left = 0 if self._rows is None else self._rows.num_jobs(sweep)
-        return left + sum(each.is_over for each in self.here(sweep))
+        return left + sum(each.is_over for each in self.current(sweep))
 
     def _past(self, sweep: str) -> list[EndedJob]:
         return [] if self._rows is None else self._rows.ended_jobs(sweep)

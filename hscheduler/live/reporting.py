@@ -80,7 +80,7 @@ def report_of(scheduler: LiveScheduler, sweep: str, spec: Spec | None = None) ->
 def _look_at(scheduler: LiveScheduler, sweep: str) -> _Seen:
     record = scheduler.registry.timeline.snapshot(sweep)
     # Jobs whose first event is still queued have nothing to report.
-    jobs = [each for each in scheduler.look_ups.here(sweep) if each.job_id in record.trials]
+    jobs = [each for each in scheduler.look_ups.current(sweep) if each.job_id in record.trials]
     return _Seen(
         record,
         jobs,
@@ -106,7 +106,7 @@ def _with_past(seen: _Seen, look_ups: LookUps, sweep: str) -> _Seen:
 
 def _ranked_by(scheduler: LiveScheduler, sweep: str) -> tuple[Direction | None, str]:
     """Return direction and metric of the ranking; the direction is None if the sweeps differ."""
-    names = {each.sweep for each in scheduler.look_ups.here()} if not sweep else {sweep}
+    names = {each.sweep for each in scheduler.look_ups.current()} if not sweep else {sweep}
     opened = [scheduler.registry.sweeps.get(name, e.SweepOpened(name)) for name in sorted(names) or [sweep]]
     first, *others = dict.fromkeys((each.direction, each.metric or scheduler.settings.metric) for each in opened)
     return (None, RESULT) if others else first

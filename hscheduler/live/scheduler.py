@@ -261,10 +261,10 @@ class Loop:
         if self._recorder is None:
             return
         self._recorder.compact_if_grown()
-        if left := self._recorder.left():
-            self._fleet.forget(left)
+        if evicted := self._recorder.pop_evicted():
+            self._fleet.forget(evicted)
             if self._observer is not None:
-                self._observer.forget(left)
+                self._observer.forget(evicted)
 
     def _serve(self) -> None:
         while (event := self._inbox.get()) is not None:
@@ -438,7 +438,7 @@ class LiveScheduler:
         self.check()
         submission = Submission(job_id, sweep, self.name_of(job_id), spec, dict(point or {}))
         if self._recorder is not None:
-            check_writable(submission.beside(), f"job {job_id!r}")
+            check_writable(submission.details(), f"job {job_id!r}")
 
         def add() -> None:
             if self.look_ups.submission(job_id) is not None:
@@ -476,7 +476,7 @@ class LiveScheduler:
         # At once: the event may wait in the queue, and new jobs are to be refused now.
         with suppress(DeadlineError):
             self.ask(lambda: self.registry.closed.setdefault(sweep, why))
-        for each in self.look_ups.here(sweep):
+        for each in self.look_ups.current(sweep):
             if not each.is_over:
                 self._events.put(e.CancelAsked(each.job_id, why))
 

@@ -76,7 +76,7 @@ class Submission:
         return {
             **known,
             **{name: None if value is None else spelt(value) for name, value in numbers.items()},
-            **self.beside(),
+            **self.details(),
             "phase": self.phase,
             "iteration": self.iteration,
             "arrived_s": self.arrived_s,
@@ -99,8 +99,8 @@ class Submission:
             found.end(Phase(values["phase"]))
         return found
 
-    def beside(self) -> dict[str, Any]:
-        """Return the values that are recorded beside the event that submits the job."""
+    def details(self) -> dict[str, Any]:
+        """Return the values that are recorded with the event that submits the job."""
         return {"name": self.name, "spec": json.loads(self.spec.to_json()), "point": dict(self.point)}
 
 

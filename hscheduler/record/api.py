@@ -58,7 +58,7 @@ class Entry:
     at_s: float
     event: e.Event
     #: Further values of the event, such as the settings of a job that was submitted.
-    beside: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
     #: Number of orders before the event, and their checksum.
     given: int = 0
     checksum: int = 0
@@ -120,7 +120,7 @@ class SchedulerRecord(Protocol):
 def entry_text(entry: Entry) -> str:
     """Return an entry as text.  Raises ValueError or TypeError if it has no representation as JSON."""
     at_s, given = round(entry.at_s, TIME_DIGITS), [entry.given, entry.checksum]
-    values = [at_s, given, encoded(entry.event), dict(entry.beside)]
+    values = [at_s, given, encoded(entry.event), dict(entry.details)]
     return json.dumps(values, separators=(",", ":"), allow_nan=False)
 
 
@@ -133,8 +133,8 @@ def entry_of(text: str | bytes, where: str) -> Entry:
         The text is no entry.
     """
     try:
-        at_s, (given, checksum), event, beside = json.loads(text)
-        return Entry(float(at_s), decoded(event), beside, int(given), int(checksum))
+        at_s, (given, checksum), event, details = json.loads(text)
+        return Entry(float(at_s), decoded(event), details, int(given), int(checksum))
     except (KeyError, TypeError, ValueError) as error:
         raise StorageError(f"{where}: an entry cannot be read: {type(error).__name__}: {error}") from error
 

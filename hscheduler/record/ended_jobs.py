@@ -102,11 +102,11 @@ class Database:
                     if durable:
                         connection.execute("PRAGMA synchronous = NORMAL")
 
-    def found(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return the rows that match a query."""
         with self._lock:
             try:
-                return self._connection.execute(query, values).fetchall()
+                return self._connection.execute(sql, values).fetchall()
             except sqlite3.Error as error:
                 raise StorageError(f"{self.path}: cannot be read: {error}") from error
 
@@ -151,7 +151,7 @@ class Rows:
 
     def dump(self) -> Dumped:
         """Return all rows, as JSON values."""
-        found = self._database.found
+        found = self._database.query
         return found("SELECT * FROM jobs ORDER BY rowid"), found("SELECT * FROM decisions ORDER BY rowid")
 
     def ended_job(self, job_id: str) -> EndedJob | None:
@@ -166,7 +166,7 @@ class Rows:
     def _jobs(self, where: str, *values: Any) -> list[EndedJob]:
         return [
             EndedJob(job_id, trial_id, sweep, Phase(phase), json.loads(submission), self._decoded(trial))
-            for job_id, trial_id, sweep, phase, submission, trial in self._database.found(
+            for job_id, trial_id, sweep, phase, submission, trial in self._database.query(
                 f"SELECT * FROM jobs {where} ORDER BY rowid", *values
             )
         ]
@@ -179,7 +179,7 @@ class Rows:
 
     def first_id(self, prefix: str) -> str:
         """Return the id of a job that starts with ``prefix``; empty if there is none."""
-        found = self._database.found(
+        found = self._database.query(
             "SELECT job_id FROM jobs WHERE job_id >= ? AND substr(job_id, 1, ?) = ? LIMIT 1",
             prefix,
             len(prefix),
@@ -190,18 +190,18 @@ class Rows:
     def decisions(self, sweep: str) -> list[DecisionRecord]:
         """Return the decisions about a sweep's jobs, oldest first."""
         query = "SELECT decision FROM decisions WHERE sweep = ? ORDER BY at_s, rowid"
-        return [self._decoded(text) for (text,) in self._database.found(query, sweep)]
+        return [self._decoded(text) for (text,) in self._database.query(query, sweep)]
 
     def num_jobs(self, sweep: str) -> int:
         """Return the number of a sweep's jobs."""
-        return int(self._database.found("SELECT COUNT(*) FROM jobs WHERE sweep = ?", sweep)[0][0])
+        return int(self._database.query("SELECT COUNT(*) FROM jobs WHERE sweep = ?", sweep)[0][0])
 
     def counts(self, sweep: str = "") -> tuple[Counter[Phase], Counter[tuple[str, Phase]]]:
         """Return the numbers of jobs, by how they ended, and of trials, by sweep and how their last jobs ended."""
         of_one, values = ("WHERE sweep = ?", (sweep,)) if sweep else ("", ())
-        jobs = self._database.found(f"SELECT phase, COUNT(*) FROM jobs {of_one} GROUP BY phase", *values)
+        jobs = self._database.query(f"SELECT phase, COUNT(*) FROM jobs {of_one} GROUP BY phase", *values)
         last = f"SELECT MAX(rowid) FROM jobs {of_one} GROUP BY trial_id"
-        trials = self._database.found(
+        trials = self._database.query(
             f"SELECT sweep, phase, COUNT(*) FROM jobs WHERE rowid IN ({last}) GROUP BY sweep, phase", *values
         )
         return (

@@ -48,12 +48,12 @@ class SqliteRecord:
         self.header: Header | None = None
         self.snapshot_bytes = self.entries_bytes = 0
         try:
-            for found, written_by, header, size_bytes in database.found(
+            for found, written_by, header, size_bytes in database.query(
                 "SELECT format, written_by, header, COALESCE(LENGTH(snapshot), 0) FROM about"
             ):
                 check_format(found, written_by, self.where)
                 self.header, self.snapshot_bytes = Header(**json.loads(header)), size_bytes
-            ((self.entries_bytes,),) = database.found("SELECT COALESCE(SUM(LENGTH(entry)), 0) FROM entries")
+            ((self.entries_bytes,),) = database.query("SELECT COALESCE(SUM(LENGTH(entry)), 0) FROM entries")
         except StorageError:
             self.close()
             raise
@@ -79,12 +79,12 @@ class SqliteRecord:
 
     def snapshot(self) -> Any:
         """Return the snapshot."""
-        found = self._database.found("SELECT snapshot FROM about")
+        found = self._database.query("SELECT snapshot FROM about")
         return json.loads(found[0][0]) if found and found[0][0] is not None else None
 
     def entries(self) -> Iterator[Entry]:
         """Yield the entries."""
-        for (text,) in self._database.found("SELECT entry FROM entries ORDER BY number"):
+        for (text,) in self._database.query("SELECT entry FROM entries ORDER BY number"):
             yield entry_of(text, self.where)
 
     def append(self, entries: Sequence[Entry], *, durable: bool) -> None:

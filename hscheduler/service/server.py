@@ -131,7 +131,7 @@ class SchedulerService(HSchedulerServicer):
             self._check_sweep(name)
             # A concurrent submission is either listed here, or finds the sweep closed.
             with self._submitting:
-                jobs = [each.job_id for each in self._scheduler.look_ups.here(name) if not each.is_over]
+                jobs = [each.job_id for each in self._scheduler.look_ups.current(name) if not each.is_over]
                 self._end(name, jobs, why)
         self._settle()
         self._sweeps.wake()
@@ -256,7 +256,7 @@ class SchedulerService(HSchedulerServicer):
             "vcores": ledger.total().vcores,
             "sweeps": self._sweeps.states(),
         }
-        return [self._job(each) for each in scheduler.look_ups.here(sweep)], about
+        return [self._job(each) for each in scheduler.look_ups.current(sweep)], about
 
     def _decisions(self, submission: Submission) -> list[tuple[float, str]]:
         """Return the times and sentences of all decisions about a job, the latest last."""

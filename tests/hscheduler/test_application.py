@@ -146,7 +146,7 @@ def test_the_masters_container_has_room_for_the_masters_of_all_jobs() -> None:
     small = ClusterSpec(nodes=3, vcores=4, memory="800MiB", container_memory="512MiB")
     assert master_resource(small, 4).memory_mb == 800, "no node has more"
     large = ClusterSpec(nodes=3, vcores=4, container_memory="4GiB", container_vcores=2)
-    assert master_resource(large, 4) == Resource(4096, 2), "what the scheduler counts for the master of a job"
+    assert master_resource(large, 4) == Resource(4096, 2), "the scheduler's container of a job master"
 
 
 def test_an_attempt_is_identified_by_its_container() -> None:
@@ -292,7 +292,7 @@ def test_changed_reports_are_uploaded_after_a_while_and_retried_on_failure(
     asked: list[str] = []
     job = SimpleNamespace(is_over=False)
     service: Any = SimpleNamespace(
-        scheduler=SimpleNamespace(look_ups=SimpleNamespace(here=lambda sweep: [job])),
+        scheduler=SimpleNamespace(look_ups=SimpleNamespace(current=lambda sweep: [job])),
         sweeps=SimpleNamespace(report=lambda sweep: asked.append(sweep) or {"n": len(asked)}),
     )
     shared = LocalStorage(tmp_path / "shared")
@@ -309,9 +309,9 @@ def test_changed_reports_are_uploaded_after_a_while_and_retried_on_failure(
     with monkeypatch.context() as patched:
         patched.setattr(shared, "write", no_room)
         found._store_reports(service)
-    assert asked == ["s"] * 2, "at once where no job is there any more: its user may end the application now"
+    assert asked == ["s"] * 2, "at once if no job runs any more: the user may end the application now"
     found._store_reports(service)
-    assert asked == ["s"] * 2 and found._grants.changed == {"s"}, "a file system that takes nothing has time"
+    assert asked == ["s"] * 2 and found._grants.changed == {"s"}, "a read-only file system is retried"
     now_s[0] += REPORT_S
     found._store_reports(service)
     assert json.loads((tmp_path / "shared" / report_file("s")).read_text()) == {"n": 3}
@@ -445,7 +445,7 @@ class AnsweringService:
         return [{"sweep": "jobs"}], {}, 1
 
     def report(self, sweep: str) -> tuple[dict[str, Any], bool]:
-        assert sweep == "jobs", "that of the other is on the cluster"
+        assert sweep == "jobs", "the other one is on the cluster"
         phases = {"a": "training", "b": "finished"}
         return {"trials": [{"job_id": job, "phase": phase, "attempts": []} for job, phase in phases.items()]}, False
 
@@ -497,7 +497,7 @@ def test_a_trial_that_was_fetched_shows_the_iterations_of_its_report(
     assert eps(["status", "job-a"]) == 0
     assert "clock 400 of 400" in capsys.readouterr().out
     assert eps(["status", "job-b"]) == 0
-    assert "  clock 0\n" in capsys.readouterr().out, "nobody knows of how many"
+    assert "  clock 0\n" in capsys.readouterr().out, "their number is unknown"
 
 
 def test_its_page_requests_only_its_own_figures() -> None:

@@ -117,13 +117,13 @@ def test_a_sweeps_files_on_the_cluster_are_removed_after_the_download(
     running: list[bool] = []
     yarn.after_submission = lambda: running.append(yarn.directory.is_running())
     assert sweep(tmp_path) == 0, capsys.readouterr().err
-    assert running == [True] and not yarn.directory.is_running(), "nobody else may follow it, or tidy it up"
+    assert running == [True] and not yarn.directory.is_running(), "no other client may follow it or remove its files"
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
     assert yarn.noted is not None and yarn.noted.shared.startswith(f"webhdfs://{hdfs.authority}/eps/sweeps/")
     noted = Application.read(yarn.directory)
     assert noted is not None and (noted.application_id, noted.shared) == (ID, "")
     assert staged(hdfs) == [] and not yarn.killed
-    assert state_of_sweep(yarn.directory) == SweepState("finished"), "nothing is lost with its directory"
+    assert state_of_sweep(yarn.directory) == SweepState("finished"), "its directory holds no results"
 
 
 def test_the_directory_of_a_submitted_or_followed_sweep_is_locked(yarn: RunningSweep, tmp_path: Path) -> None:
@@ -181,10 +181,10 @@ def test_results_that_cannot_be_fetched_stay_on_the_cluster(
 ) -> None:  # fmt: skip
     (tmp_path / "home").mkdir()
     jobs_dir().write_text("no folder")
-    assert sweep(tmp_path) == 1, "its results are not here"
+    assert sweep(tmp_path) == 1, "its results are on the cluster only"
     noted = Application.read(yarn.directory)
     assert noted is not None and noted.shared and noted == yarn.noted
-    assert yarn.directory.ended() is None, "eps prune is not to take it for one that was fetched"
+    assert yarn.directory.ended() is None, "eps prune must not take it for a fetched one"
     where, told = RemotePath.parse(noted.shared).path, capsys.readouterr().err
     assert f"{where}: they cannot be fetched: trial-2: " in told
     assert f"; hscheduler sweep --resume {yarn.directory.name} tries again" in told
@@ -301,7 +301,7 @@ def test_fetched_results_are_printed_again_without_the_cluster(
         patch.setattr("hscheduler.application.monitor.remove_staged", end_here)
         sweep(tmp_path)
     assert not (tmp_path / "report.json").exists()
-    yarn.said = [AssertionError("nobody is to ask")]
+    yarn.said = [AssertionError("no request is expected")]
     for _ in range(2):
         capsys.readouterr()
         assert resume(tmp_path, yarn.directory.name) == 0
@@ -393,14 +393,14 @@ def test_an_interrupted_sweep_leaves_only_what_yarn_cannot_end(
     assert (None if end is None else end.state) == (None if away else "killed")
     told = capsys.readouterr().err
     assert "interrupted: 2 trials had finished, the others were ended; best so far: trial-2" in told
-    assert json.loads((tmp_path / "report.json").read_text()) == REPORT, "what it had left, its service not being there"
+    assert json.loads((tmp_path / "report.json").read_text()) == REPORT, "its results, without its service"
     if away is None:
         assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
     else:
         assert f"{ID} did not end within 0 s" in told and "its results stay at webhdfs://" in told
     said = caplog.messages[0] if away else ""
     assert said.startswith(f"{ID} may still run: it could not be killed: " if away else "")
-    assert away or not caplog.messages, "its end is told once"
+    assert away or not caplog.messages, "its end is reported once"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -416,7 +416,7 @@ def test_sigterm_of_a_client_acts_as_an_interrupt(
         signal.raise_signal(number)
     finally:
         signal.signal(number, before)
-    assert yarn.killed == [ID] and staged(hdfs) == [] and told == [number], "afterwards it is what it was"
+    assert yarn.killed == [ID] and staged(hdfs) == [] and told == [number], "unchanged afterwards"
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
 
 
@@ -429,7 +429,7 @@ def test_a_broken_pipe_of_a_client_acts_as_an_interrupt(
     with open(writer, "w") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
         assert sweep(tmp_path) == 130
-        print("nobody reads this", flush=True)
+        print("no reader", flush=True)
     assert yarn.killed == [ID] and staged(hdfs) == []
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
 
@@ -456,7 +456,7 @@ def test_a_sweep_whose_submission_was_not_answered_is_ended_and_its_id_is_printe
 ) -> None:  # fmt: skip
     yarn.submitting, yarn.killing = lost, away
     assert sweep(tmp_path) == (130 if isinstance(lost, KeyboardInterrupt) else 4)
-    assert yarn.noted is not None and yarn.noted.application_id == ID, "before YARN was told of it"
+    assert yarn.noted is not None and yarn.noted.application_id == ID, "before its submission to YARN"
     assert yarn.killed == [ID] and staged(hdfs) == []
     assert Application.read(yarn.directory) == yarn.noted
     (said,) = caplog.messages

@@ -198,7 +198,7 @@ def test_a_service_accepts_clients_and_tracks_the_nodes_until_yarn_ends_it(
     assert requests.get(f"{page[:-2]}/report.json", timeout=DEADLINE_S).status_code == 404, "without the whole secret"
     master.yarn.end_attempt("killed by its user")
     runs.join(DEADLINE_S)
-    assert codes == [1] and ENDED_FILE not in master.shared.names(""), "the next attempt would go on"
+    assert codes == [1] and ENDED_FILE not in master.shared.names(""), "the next attempt would resume"
 
 
 def test_the_wait_before_preemption_is_read_from_the_resourcemanagers_settings(

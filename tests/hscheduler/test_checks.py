@@ -227,7 +227,7 @@ def test_no_job_is_left_by_a_check(folder: Path) -> None:
 def test_simulate_refuses_jobs_that_the_cluster_cannot_hold(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder / "sweep.toml"
     path.write_text("[space]\nl2 = { choice = [0, 1] }\n[job]\nworkers = 12\n")
-    assert cli.main(["simulate", str(path)]) == 0, "data is nothing to a simulation"
+    assert cli.main(["simulate", str(path)]) == 0, "a simulation ignores data"
     path.write_text("[cluster]\nnodes = 2\n[space]\nl2 = { choice = [0, 1] }\n[job]\nworkers = 12\n")
     capsys.readouterr()
     assert cli.main(["simulate", str(path)]) == 2

@@ -51,4 +51,4 @@ def test_a_sweep_that_is_ended_plans_nothing_more_while_its_jobs_end(
     scheduler.settle(TIMEOUT_S)
     before = len(seen)
     scheduler.close()
-    assert [type(command) for command in seen[before:]] == [e.JobOver], "nobody is started in its place"
+    assert [type(command) for command in seen[before:]] == [e.JobOver], "no job is started in its place"

@@ -78,7 +78,7 @@ def test_a_replacement_is_not_judged_as_a_growth() -> None:
     toy.settle()
     assert toy.job("a").size == (3, 1)
     toy.iterate("a", 9.0)
-    assert toy.job("a").size == (3, 1), "it is the size that it had, however slow the node"
+    assert toy.job("a").size == (3, 1), "the same size, also on a slow node"
 
 
 def test_a_failed_replacement_is_retried_with_backoff() -> None:
@@ -139,7 +139,7 @@ def test_a_retired_node_revokes_promises_and_keeps_running_containers() -> None:
     take(toy, "a", Role.WORKER)
     take(toy, "b", Role.WORKER)
     toy.settle()
-    assert [toy.job(name).size for name in "ab"] == [(2, 1)] * 2, "there is no room to give them back"
+    assert [toy.job(name).size for name in "ab"] == [(2, 1)] * 2, "no space to replace them"
     assert len(toy.scheduler.ledger.capacity) == 2
     toy.send(e.NodeCame("node9", NODE))
     toy.settle()

@@ -83,7 +83,7 @@ def test_a_real_run_is_predicted_from_its_own_arrivals_and_feedback(made):
         assert all(t["feedback"] in (None, feedback[t["job_id"]]) for t in found["trials"])
         assert found["best"]["loss"] == real["best"]["loss"]
         without = simulate_like(Spec.of(TABLES), real, policy)["like"]["predicted_over_real"]
-        assert not 0.97 <= without <= 1.03, "what is declared knows nothing of these jobs"
+        assert not 0.97 <= without <= 1.03, "the declared model does not know these jobs"
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_the_error_that_stopped_a_search_is_raised_even_if_its_jobs_cannot_be_en
     states = [document["state"] for document in trials._dynamic_trials]
     assert states == [JOB_STATE_CANCEL, hyperopt.JOB_STATE_ERROR], "nothing is left that seems to run"
     trials.refresh()
-    assert not len(trials) and not trials.losses(), "as of those that failed, nobody hears of those that were cancelled"
+    assert not len(trials) and not trials.losses(), "cancelled trials are not reported, like failed ones"
 
 
 class StopsAll:

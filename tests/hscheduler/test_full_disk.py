@@ -123,7 +123,7 @@ def test_waiting_events_are_bounded_and_none_is_lost(
     for _ in range(100):
         scheduler.close_sweep("sweep", "enough")
     scheduler._events.put(e.JobEnded("t1", Phase.FINISHED, loss=0.5))
-    wait_for(lambda: len(scheduler._events) <= 6, TIMEOUT_S, "what was said to wait")
+    wait_for(lambda: len(scheduler._events) <= 6, TIMEOUT_S, "the events to be merged")
     # Queued: its progress before its feedback, the feedback, its progress after it, the sweep's end, the job's cancel,
     # and its end.
     assert len(scheduler._events) <= 6

@@ -115,7 +115,7 @@ def test_a_scheduler_may_crash_at_every_step_of_a_decision(
         phases = {each.phase for each in scheduler.look_ups.submissions()}
         assert Phase.FINISHED in phases and phases <= {Phase.FINISHED, Phase.KILLED}
         for job_id, job in world.jobs.items():
-            assert job.ended is not None, f"{job_id} runs, and nobody knows it"
+            assert job.ended is not None, f"{job_id} runs, and the record lacks it"
             starts = [order for order in job.done.values() if isinstance(order, e.StartJob)]
             assert job.starts == len(starts)
         scheduler.close()
@@ -304,7 +304,7 @@ def test_a_job_is_not_over_because_its_scheduler_is(tmp_path: Path, monkeypatch:
     submission = scheduler.submit(e.JobSubmitted(request("a", 16)), JobSpec())
     with pytest.raises(RuntimeError, match="should never be"):
         scheduler.settle(TIMEOUT_S)
-    assert submission.wait(TIMEOUT_S), "nobody waits for ever"
+    assert submission.wait(TIMEOUT_S), "no thread waits for ever"
     assert scheduler.has_ended and not submission.is_over
     scheduler.close(leave=True)
 

@@ -54,7 +54,7 @@ def test_a_shrink_removes_only_members_that_joined(watched: Watched) -> None:
     watched.obey(e.ShrinkJob("a", ("c4", "c2")))
     assert watched.next(e.GrowthFailed).containers == ("c4",)
     assert watched.next(e.ContainersGone).containers == ("c2",)
-    assert watched.next(e.ContainersGone).containers == ("c4",), "an order is answered, whatever it asks for"
+    assert watched.next(e.ContainersGone).containers == ("c4",), "every order is answered"
 
 
 def test_a_shrink_aborts_the_growth_before_it(watched: Watched) -> None:
@@ -189,7 +189,7 @@ def test_a_job_that_ends_before_the_first_poll_reports_its_history(watched: Watc
     assert news.iteration == 15 and news.losses[-1] == (0.0, 15, 6.0)
     assert news.durations_s == (1.0,) * 14, "the first one began before the job trained"
     ended = watched.next(e.JobEnded)
-    assert ended.feedback == 11.0, "of the tenth iteration"
+    assert ended.feedback == 11.0, "the loss of the tenth iteration"
     assert ended.loss == 6.0
 
 
@@ -211,7 +211,7 @@ def test_a_missing_metric_is_reported(watched: Watched, caplog: pytest.LogCaptur
     ended = other.next(e.JobEnded)
     assert ended.phase is Phase.FAILED
     assert ended.why == "metric is 'acuracy', but this job has only accuracy, f1, loss"
-    assert not [record for record in caplog.records if record.exc_info], "nothing is wrong with the code"
+    assert not [record for record in caplog.records if record.exc_info], "the code is not at fault"
     other.job.close()
 
 
@@ -269,7 +269,7 @@ def test_losses_are_reported_with_their_times(watched: Watched) -> None:
     watched.start()
     lost = [{**entry, "loss": None} for entry in entries(0, 1, 1.0)]
     watched.fake.tell("running", *lost, *entries(1, 2, 1.0, 1.0))
-    assert watched.next(e.Iterated).losses == ((1.0, 2, 1.0), (0.0, 3, 1.0)), "one that is none is left out"
+    assert watched.next(e.Iterated).losses == ((1.0, 2, 1.0), (0.0, 3, 1.0)), "invalid ones are omitted"
     watched.fake.tell("running", *entries(3, 1000, 0.25, 3.0))
     losses = watched.next(e.Iterated).losses
     assert len(losses) == 20

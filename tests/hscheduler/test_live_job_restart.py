@@ -72,7 +72,7 @@ def test_a_start_that_was_not_carried_out_is_repeated(watched: Watched) -> None:
     watched.obey(START, number=1)
     watched.next(e.JobStarted)
     (request,) = watched.fake.started
-    assert request.anew, "of a start that was cut short there may be a directory"
+    assert request.anew, "an interrupted start may have left a directory"
 
 
 def test_files_of_a_start_that_the_record_lost_do_not_block_a_start(watched: Watched) -> None:
@@ -82,7 +82,7 @@ def test_files_of_a_start_that_the_record_lost_do_not_block_a_start(watched: Wat
     assert isinstance(said.get(timeout=TIMEOUT_S), e.MembersFound)
     assert isinstance(said.get(timeout=TIMEOUT_S), e.JobStarted)
     (request,) = watched.fake.started
-    assert request.anew, "its name is this scheduler's alone: there may be checkpoints, but of nothing that is known"
+    assert request.anew, "the name belongs to this scheduler: checkpoints there are of a forgotten start"
     job.close()
 
 
@@ -180,7 +180,7 @@ def test_an_attached_job_that_does_not_answer_is_ended_before_its_end_is_reporte
     watched.job.restore(5, SEATS, has_feedback=True, has_started=True)
     event = watched.next(e.JobEnded)
     assert event.phase is Phase.FAILED and event.why == "no answer"
-    assert watched.fake.killed.is_set(), "its containers may be given away now"
+    assert watched.fake.killed.is_set(), "its containers may be reassigned now"
     assert watched.silent()
 
 

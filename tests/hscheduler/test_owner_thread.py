@@ -27,7 +27,7 @@ TIMEOUT_S = 20.0
 
 
 class Owner:
-    """A thread that calls functions until it is told to stop."""
+    """A thread that calls functions until it is stopped."""
 
     def __init__(self) -> None:
         self.tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -59,7 +59,7 @@ def test_a_question_is_answered_on_the_owners_thread(owner: Owner) -> None:
     # A question on the owner's thread must not wait for itself.
     assert owner.ask(lambda: owner.ask(threading.current_thread)) is owner.thread
     owner.end()
-    assert owner.ask(threading.current_thread) is threading.current_thread(), "nothing changes there any more"
+    assert owner.ask(threading.current_thread) is threading.current_thread(), "no further changes"
 
 
 def test_an_exception_of_a_question_is_raised_in_the_calling_thread(owner: Owner) -> None:

@@ -59,7 +59,7 @@ def test_it_is_served_while_a_sweep_runs(report):
     server = PageServer(0)
     try:
         status, text = fetch(server.address)
-        assert status == 200 and "live = true" in text and data_of(text) == {}, "it asks by itself for what comes"
+        assert status == 200 and "live = true" in text and data_of(text) == {}, "it polls for updates"
         assert json.loads(fetch(server.address + "report.json")[1]) == {"reports": {}, "live": True}
         server.show(lambda: {"elastic": report})
         status, text = fetch(server.address)
@@ -97,7 +97,7 @@ def test_reports_are_made_on_request_and_once_for_all_viewers(report, monkeypatc
     try:
         server.show(look)
         assert fetch(server.address + "metrics")[0] == 200
-        assert made == [], "nobody has looked"
+        assert made == [], "no report was requested"
 
         def watch(where):
             both.wait(10)
@@ -112,7 +112,7 @@ def test_reports_are_made_on_request_and_once_for_all_viewers(report, monkeypatc
         assert len(made) == 1 and made[0] is not threading.current_thread()
         monkeypatch.setattr("hscheduler.page.KEPT_S", 0.0)
         assert fetch(server.address + "report.json")[0] == 200
-        assert len(made) == 2, "what is kept is not kept for long"
+        assert len(made) == 2, "kept values are dropped soon"
     finally:
         server.close()
 

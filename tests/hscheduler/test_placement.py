@@ -98,7 +98,7 @@ def test_a_sweep_of_trials_that_yarn_accepts_is_placed(yarn: FakeYarnClient, cap
     assert "queue 'default' has at most 6144" in said, "once, and taken"
     assert "use fewer or smaller containers (container_memory in [cluster]), or another queue" in said
     assert (found.cluster.nodes, found.cluster.vcores, found.job["memory_mb"]) == (2, 4, "512")
-    assert yarn.asked == ["nodes", "default", "nodes"], "however many points are looked at"
+    assert yarn.asked == ["nodes", "default", "nodes"], "for any number of points"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_the_container_of_a_member_that_left_is_gone(outcome: str) -> None:
         "its container is preempted": ["c2"]
     }  # fmt: skip
     assert found.items() == (("c1", "worker-1"), ("c3", "server-1"))
-    assert found.take_away(status(["worker-1", "server-1"], worker_2=outcome)) == {}, "it is said once"
+    assert found.take_away(status(["worker-1", "server-1"], worker_2=outcome)) == {}, "it is reported once"
 
 
 def test_a_member_that_still_runs_keeps_its_container() -> None:

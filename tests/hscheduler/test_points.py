@@ -68,7 +68,7 @@ def test_a_sweep_has_the_source_of_its_algorithm():
     tables = {"space": {"learning_rate": {"uniform": [0.1, 1]}}, "sweep": {"algorithm": "random"}}
     assert isinstance(points_of(Spec.of(tables)), GivenPoints)
     assert isinstance(points_of(Spec.of({"space": tables["space"]})), TpePoints), "as EPS §6"
-    assert points_of(Spec.of({})).ask("t1") == {}, "nothing is searched: the same job again and again"
+    assert points_of(Spec.of({})).ask("t1") == {}, "without a space all jobs are the same"
 
 
 def test_a_space_that_hyperopt_refuses_is_refused():

@@ -50,7 +50,7 @@ def seen_by(declare: Callable[[Policy], Policy]) -> list[int]:
 def test_a_policy_that_needs_progress_sees_it() -> None:
     # Each iteration takes 0.75 s since the job started.
     assert seen_by(needing(progress=True))[0] == int((20.0 - 1.0) / 0.75)
-    assert seen_by(lambda policy: policy)[0] == 10, "after ten its speed was known"
+    assert seen_by(lambda policy: policy)[0] == 10, "its speed was known after ten iterations"
 
 
 @pytest.mark.parametrize("declares", (True, False))

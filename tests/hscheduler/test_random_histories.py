@@ -189,7 +189,7 @@ def test_a_start_promised_on_containers_that_stay_is_planned_again():
     toy.answers.clear()
     toy.send(e.ShrinkFailed("a", shrink.containers, "its plan was given up"))
     assert toy.job("a").size == (3, 1) and toy.job("b").phase is Phase.QUEUED
-    assert sum(isinstance(command, e.ShrinkJob) for command in toy.commands) == 1, "it is not asked again and again"
+    assert sum(isinstance(command, e.ShrinkJob) for command in toy.commands) == 1, "it is not polled repeatedly"
     toy.iterate("a", 1.0, 9)
     assert toy.job("b").phase is Phase.QUEUED
     # Until the cluster changes.
@@ -221,7 +221,7 @@ def test_a_restarting_job_starts_with_the_size_that_still_fits(size):
     toy.send(e.NodeLost(min(set(toy.scheduler.ledger.capacity) - masters)))
     toy.settle()
     if size == (4, 2):
-        assert toy.job("a").size == (4, 2), "what it asked for"
+        assert toy.job("a").size == (4, 2), "its requested size"
         toy.finish("a")
     else:
         assert toy.over["a"] is Phase.KILLED

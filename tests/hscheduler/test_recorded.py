@@ -73,7 +73,7 @@ class Kept:
 
     def compact_and_restart(self) -> None:
         """Compact the record; continue with the same process, or with the next one."""
-        over = self.registry.over()
+        over = self.registry.evictable()
         rows = self.registry.rows(over, LookUps(self.registry, self.record.rows).submission)
         self.record.compact(HEADER, self.registry.without(over).snapshot(), rows, self.registry.decided())
         self.registry.forget(over)
@@ -361,7 +361,7 @@ def test_ended_jobs_are_counted_without_reading_those_that_have_left(
     scheduler = scheduler_of(tmp_path)
     for number in range(12):
         ended(scheduler, number)
-    assert len(scheduler.look_ups.here("sweep")) < 12
+    assert len(scheduler.look_ups.current("sweep")) < 12
     monkeypatch.delattr(Rows, "_jobs")
     assert scheduler.look_ups.num_over("sweep") == 12 and scheduler.look_ups.num_over("other") == 0
     scheduler.close(leave=True)
@@ -387,7 +387,7 @@ def test_the_record_and_its_reads_do_not_grow_with_ended_jobs(tmp_path: Path) ->
     assert [trial["job_id"] for trial in told["trials"]] == [f"t{number}" for number in range(60)]
     assert told["completed"] == 60 and told["trials"][3]["loss"] == 0.5 and told["trials"][3]["point"] == {"number": 3}
     assert sum("t3 starts" in decision["sentence"] for decision in told["decisions"]) == 1
-    assert len(report_of(again, "")["trials"]) < 10, "of everything, what is not forgotten"
+    assert len(report_of(again, "")["trials"]) < 10, "everything that is not forgotten"
     with pytest.raises(ConfigError, match="already used"):
         again.submit(e.JobSubmitted(request("t3")), JobSpec())
     again.cancel("t3", "too late")
@@ -451,7 +451,7 @@ def test_a_service_resumes_from_a_snapshot(tmp_path: Path) -> None:
         look = service.observer.view.look()
         assert len(look.rows) < 6 and look.jobs[Phase.FINISHED] == 6
         trials = Counter(look.gone_trials) + Counter((row.sweep, row.phase) for row in look.rows)
-        assert trials["a", Phase.FINISHED] == 6, "what has left is counted"
+        assert trials["a", Phase.FINISHED] == 6, "jobs that have left are counted"
         rows = {row.job_id: row for row in look.rows}
         assert rows["t0"].phase is Phase.EARLY_FEEDBACK and rows["t0"].workers > 0
         assert look.num_decisions == service.scheduler.state.number_of_decision and look.used_vcores > 0
@@ -481,7 +481,7 @@ def test_the_next_attempt_resumes_from_the_shared_record_and_fences_the_previous
     first.leave()
     first.close()
     with client:
-        assert client.job("t1")["phase"] == "early feedback", "what could not be written was not done"
+        assert client.job("t1")["phase"] == "early feedback", "an event that was not written has no effect"
         client.cancel("t1", "enough")
         wait_for(lambda: client.job("t1")["is_over"], TIMEOUT_S, "the end of the job")
     second.close()

@@ -148,8 +148,8 @@ def test_a_sweep_that_cannot_resume_does_not_block_others(scheduler: LiveSchedul
     sweeps.resume()
     submitted(scheduler, "b")
     assert "by-magic" in sweeps.states()["a"] and not sweeps.has_ended("b")
-    assert sweeps.has_ended("a"), "who waits for it is told"
-    assert "a" not in {*scheduler.registry.closed, *scheduler.registry.ended}, "the next service may go on with it"
+    assert sweeps.has_ended("a"), "the waiting thread is woken"
+    assert "a" not in {*scheduler.registry.closed, *scheduler.registry.ended}, "the next service may resume it"
 
 
 def test_a_sweep_resumes_after_its_scheduler_was_closed(
@@ -258,7 +258,7 @@ def test_a_service_that_cannot_start_leaves_no_files(world: World, directory: Se
         other = ServiceDir(directory.path.parent / "other")
         with pytest.raises(ConfigError, match="cannot listen"):
             Service(other, settings(host="127.0.0.1", port=taken))
-        assert not other.record.exists(), "settings of a start that failed bind nobody"
+        assert not other.record.exists(), "settings of a failed start do not bind the next one"
         alive = [thread for thread in threading.enumerate() if thread.name == "h-scheduler"]
         assert alive == [service.scheduler._loop.thread]
     with Service(other, settings()) as service:

@@ -168,7 +168,7 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_downloads_its_
     capsys.readouterr()
     monkeypatch.setattr(SchedulerClient, "report", unknown)
     assert main(["results", "mine", "--state", str(state)]) == 0
-    assert best in capsys.readouterr().out, "what the application before it has brought"
+    assert best in capsys.readouterr().out, "the results of the previous application"
     assert main(["results", "other", "--state", str(state)]) == 4
     # A download of the same name does not replace it.
     detached.said = ["RUNNING", "RUNNING", KeyboardInterrupt(), "KILLED"]

@@ -44,7 +44,7 @@ def test_one_job_by_hand():
     assert trial.first_iteration_s == 4.75
     assert trial.early_feedback_s == 1.0 + 10 * 0.75
     assert trial.finished_s == record.end_s == 3.0 + 1.0 + 40 * 0.75
-    assert record.utilisation() == pytest.approx(1.0), "four containers on four processors; time begins as it comes"
+    assert record.utilisation() == pytest.approx(1.0), "four containers on four processors; time begins at its arrival"
 
 
 def test_a_job_grows_by_hand():
@@ -100,7 +100,7 @@ def test_a_job_stopped_at_its_last_iteration_finishes(finish_s):
         "bad is killed"
     ]
     bad = record.trials["bad"]
-    assert (bad.phase, bad.why) == (Phase.FINISHED, ""), "as a real job does that was told too late"
+    assert (bad.phase, bad.why) == (Phase.FINISHED, ""), "like a real job whose order came too late"
     assert bad.finished_s == pytest.approx(1.0 + 10 * 0.75 + finish_s)
     assert record.trials["good"].phase is Phase.FINISHED
 

@@ -23,7 +23,7 @@ def test_two_orders_before_an_iteration_count_from_the_first() -> None:
     for now_s in (14.0, 28.0):
         standstill.attempt_started()
         standstill.stop_ordered(True, now_s)
-        assert standstill.since_stop_s(now_s) == 0.0, "the delay of each restart is its own"
+        assert standstill.since_stop_s(now_s) == 0.0, "each restart has its own delay"
     standstill.attempt_started()
     standstill.iterated(42.0)
     assert standstill.total_s == 42.0

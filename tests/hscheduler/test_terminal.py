@@ -131,7 +131,7 @@ def test_it_fits_any_terminal_with_any_number_of_trials(width: int, height: int,
     assert all(" " <= c <= "~" for line in lines for c in line)
     if trials and height >= 5 and width >= 79:
         running = [line for line in lines if re.search(r" (training|early feedback|starting) ", line)]
-        assert running, "what runs is worth its room first"
+        assert running, "running trials are shown first"
     if trials == 1000 and width >= 79 and height >= 5:
         assert any(re.fullmatch(r"\.\.\. and \d+ more", line) for line in lines)
     if trials == 1000 and width >= 79 and height >= 24:
@@ -237,7 +237,7 @@ def test_it_follows_the_size_of_the_window(terminal: Terminal) -> None:
     terminal.resize(60, 9)
     terminal.wait_for("59 x 8")
     screen.close()
-    assert terminal.lines() == ["59 x 8", *["x" * 59] * 7, ""], "nothing of the smaller one is left"
+    assert terminal.lines() == ["59 x 8", *["x" * 59] * 7, ""], "the smaller one left nothing"
     assert set(sizes) == {(39, 5), (59, 8)}
 
 

@@ -40,7 +40,7 @@ def test_iterations_of_the_old_size_are_no_baseline_of_the_next_growth():
     toy.iterate("a", 0.3, 6)
     assert toy.job("a").size > small
     toy.iterate("a", 0.15)
-    assert toy.job("a").size == (4, 2), "it is faster, though not as fast as it once was"
+    assert toy.job("a").size == (4, 2), "it is faster, but slower than its best"
     assert not any("longer with them" in sentence for sentence in toy.sentences)
 
 
@@ -50,9 +50,9 @@ def test_a_job_grows_only_when_its_speed_is_known():
     toy.settle()
     toy.feed("a", 0.5)
     toy.iterate("a", 0.1, 9)
-    assert toy.job("a").size == (2, 1), "nothing could be told of a growth"
+    assert toy.job("a").size == (2, 1), "a growth could not be judged"
     toy.iterate("a", 0.1, 1)
-    assert toy.job("a").size == (4, 2), "as soon as it is known, without any other news"
+    assert toy.job("a").size == (4, 2), "as soon as it is known, without another event"
     toy.iterate("a", 10.0)
     assert toy.job("a").size == (2, 1)
 

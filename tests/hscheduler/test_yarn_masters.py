@@ -74,7 +74,7 @@ def test_unreadable_job_is_reported_once_and_retried(tmp_path: Path, monkeypatch
     for _ in range(3):
         with pytest.raises(StorageError, match="Permission denied"):
             found.status(JOB)
-    assert len(staged.asked) == 1 and not told, "its master may have begun a moment ago"
+    assert len(staged.asked) == 1 and not told, "its master may have just started"
     monkeypatch.setattr(module, "FIND_AGAIN_S", 0.0)
     for _ in range(3):
         with pytest.raises(StorageError, match="Permission denied"):
@@ -102,7 +102,7 @@ def status(**changes: object) -> dict[str, Any]:
 def test_job_masters_report_what_yarn_does_not_know(feedback_iteration: int, given: bool) -> None:
     found = facts_of(status(), running(1, {"n1:1": 3}), feedback_iteration)
     roles = {container(1, 2): Role.SERVER, container(1, 3): Role.WORKER}
-    assert found == Facts(given, roles), "in a container that was not granted is nobody"
+    assert found == Facts(given, roles), "a container that was not granted has no member"
 
 
 @pytest.mark.parametrize("changes", [{"plan": {"plan_id": 3}}, {"queued": [{"plan_id": 4}]}])

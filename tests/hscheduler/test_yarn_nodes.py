@@ -47,7 +47,7 @@ def test_a_decommissioned_machine_leaves_and_joins_at_once() -> None:
     nodes = looked(2)
     left = nodes.look([machine(1), machine(2, "DECOMMISSIONING")], 1.0)
     assert left == [e.NodeLeft("node-2", "node h2 is being decommissioned")]
-    assert nodes.look([machine(1), machine(2, "DECOMMISSIONED")], 2.0) == [], "it is said once"
+    assert nodes.look([machine(1), machine(2, "DECOMMISSIONED")], 2.0) == [], "it is reported once"
     assert nodes.look([machine(1), machine(2)], 3.0) == [e.NodeCame("node-3", SIZE)]
     assert nodes.look([machine(1, "DECOMMISSIONED"), machine(2)], 4.0) == [
         e.NodeLeft("node-1", "node h1 was decommissioned")
@@ -60,7 +60,9 @@ def test_a_missing_machine_may_return_for_a_while(state: str, told: str) -> None
     found = [machine(1), *([machine(2, state)] if state else [])]
     assert nodes.look(found, 10.0) == nodes.look(found, 9.0 + MISSING_S) == []
     assert nodes.look([machine(1), machine(2)], 9.5 + MISSING_S) == []
-    assert nodes.look(found, 20.0 + MISSING_S) == nodes.look(found, 19.0 + 2 * MISSING_S) == [], "counted anew"
+    assert nodes.look(found, 20.0 + MISSING_S) == nodes.look(found, 19.0 + 2 * MISSING_S) == [], (
+        "counted from the start"
+    )
     assert nodes.look(found, 20.0 + 2 * MISSING_S) == [e.NodeLeft("node-2", f"node h2 {told}")]
 
 
@@ -129,7 +131,7 @@ def test_a_scheduler_learns_of_nodes_while_it_runs(scheduler: LiveScheduler) -> 
         wait_for(lambda: in_use(scheduler) == ["node-1", "node-3"], TIMEOUT_S, "the nodes that there are")
         cluster.machines = None
         before = cluster.looks
-        wait_for(lambda: cluster.looks > before + 2, TIMEOUT_S, "looks that nobody answers")
+        wait_for(lambda: cluster.looks > before + 2, TIMEOUT_S, "reads without an answer")
         assert in_use(scheduler) == ["node-1", "node-3"]
         told = scheduler.ask(lambda: [decision.sentence for decision in scheduler.registry.timeline.decisions])
         assert told == ["node h2 was decommissioned: the cluster has 2 nodes left"]

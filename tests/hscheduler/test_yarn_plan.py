@@ -86,7 +86,7 @@ TRIO = ("eps.workers=1", "eps.servers=1", "eps.worker=1024x1", "eps.server=1024x
 def test_a_large_container_is_taken_for_several() -> None:
     job = larger(running(1, {"n1:1": 1, "n2:1": 4}))
     plan = planned(snapshot(job, waiting(2, tags=TRIO)), (job, facts(job)))
-    assert plan.takes == (container(1, 6),), "it holds all three"
+    assert plan.takes == (container(1, 6),), "it has all three"
     # A container that holds two, and the free space beside it.
     job = larger(running(1, {"n1:1": 1, "n2:1": 4}), 2)
     plan = planned(snapshot(job, waiting(2, tags=TRIO)), (job, facts(job)))
@@ -107,7 +107,7 @@ def test_a_plan_frees_memory_if_only_memory_is_missing() -> None:
 def test_fewer_large_containers_suffice() -> None:
     job = larger(running(1, {"n1:1": 1, "n2:1": 2}))
     plan = planned(snapshot(job, waiting(2, tags=TRIO)), (job, facts(job)))
-    assert plan.takes == (container(1, 4),), "there is no other to spare"
+    assert plan.takes == (container(1, 4),), "no other container can be spared"
 
 
 def test_containers_that_turn_out_unneeded_are_left() -> None:

@@ -106,7 +106,7 @@ class FakeLive:
         job = self.job
         again = number in job.done
         if again:
-            assert job.done[number] == order, "a number is of one order"
+            assert job.done[number] == order, "a number identifies one order"
         job.done[number] = order
         match order:
             case e.StartJob(_, containers):
@@ -122,7 +122,9 @@ class FakeLive:
                 self._world.moment()
                 self._say(e.GrowthDone(self._job_id))
             case e.ShrinkJob(_, containers):
-                assert again or job.containers >= set(containers), "what a job is to release it has"
+                assert again or job.containers >= set(containers), (
+                    "a job holds the containers that it is ordered to release"
+                )
                 job.containers -= set(containers)
                 self._world.moment()
                 self._say(e.ContainersGone(self._job_id, containers))

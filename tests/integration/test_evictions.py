@@ -114,7 +114,7 @@ def test_the_scheduler_replaces_containers_taken_from_its_jobs(
     assert sum("again, which the cluster took" in each and why in each for each in told) >= 2
     changes = [(change["operation"], change["asked_by"]) for change in report["changes"] if change["added"]]
     assert {operation for operation, _ in changes} == {"add-workers", "add-servers"}
-    assert {asked_by for _, asked_by in changes} == {"user"}, "the job itself replaces nobody"
+    assert {asked_by for _, asked_by in changes} == {"user"}, "the job itself replaces no member"
 
 
 def sizes(job: eps.Job) -> tuple[int, int]:

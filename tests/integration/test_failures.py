@@ -101,7 +101,7 @@ def test_a_job_that_has_just_started_is_killed_cleanly(home: Path) -> None:
     with eps.Job.start(name="young", workers=1, servers=1, **ENDLESS) as job:
         job.kill()
         ended = job.directory.ended()
-    assert ended is not None, "its supervisor was killed outright"
+    assert ended is not None, "its supervisor was killed with SIGKILL"
     assert job.status()["state"] == "killed"
 
 

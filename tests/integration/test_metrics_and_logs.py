@@ -79,7 +79,7 @@ def test_the_log_is_that_of_the_member_in_the_reason(tmp_path: Path) -> None:
     head, *lines = last_log_lines(directory, "worker-2: it diverged, says server-1")
     assert head == f"the last lines of the log of worker-2 ({directory.logs / 'container-0002.log'}):"
     assert len(lines) == MOST_LINES and lines[-2] == "  W[worker-2] 49999"
-    assert len(lines[-1]) < 400, "a line without an end is cut"
+    assert len(lines[-1]) < 400, "an incomplete line is truncated"
     assert last_log_lines(directory, "server-1 is lost")[1:] == ["  S[server-1] server one"]
     assert last_log_lines(directory, "nobody knows")[0].startswith("the last lines of the log of the job m")
     assert last_log_lines(directory, "worker-9 is not there")[0].startswith("the last lines of the log of the job m")

@@ -157,7 +157,7 @@ def test_trials_of_several_spaces_are_drawn_where_they_have_a_value(browser: Bro
     path.write_text(page({"elastic": report}))
     browser.open(path.as_uri())
     assert number_of(browser, "#space > div") == 2
-    assert number_of(browser, "#space circle") == 2, "each under its own"
+    assert number_of(browser, "#space circle") == 2, "each one under its own setting"
     titles = browser.value("[...document.querySelectorAll('#space .note')].map((each) => each.textContent)")
     assert titles == ["learning_rate", "l2"], "numbers, not kinds"
 
@@ -196,7 +196,7 @@ def test_a_page_opened_before_the_start_of_a_sweep_shows_the_start(browser: Brow
     try:
         browser.open(server.address)
         assert browser.value("getComputedStyle(document.querySelector('#waiting')).display") != "none"
-        assert browser.value("document.querySelector('#timeline').offsetParent") is None, "there is nothing to draw"
+        assert browser.value("document.querySelector('#timeline').offsetParent") is None, "no figure"
         server.show(lambda: {"elastic": report_of(3)})
         browser.wait_until("document.querySelectorAll('#trials tbody tr').length === 3")
         assert browser.value("getComputedStyle(document.querySelector('#waiting')).display") == "none"

@@ -78,7 +78,7 @@ def test_a_job_killed_twice_has_the_bits_and_the_history_of_an_uninterrupted_one
     first = eps.Job.resume("killed")
     wait_for_checkpoints(first, 1)
     status = first.status()
-    assert (status["workers"], status["servers"]) == (3, 3), "the size that it was asked to have"
+    assert (status["workers"], status["servers"]) == (3, 3), "the requested size"
     kill_everything(first, home)
     report = resume("killed", workers=4, servers=1)
     assert report["model_sha256"] == undisturbed["model_sha256"]
@@ -148,7 +148,7 @@ def test_a_job_killed_during_a_checkpoint_resumes_from_the_previous_one(
         partial += any("partial" in name for name in checkpoints(job))
         job = eps.Job.resume("killed")
         assert not any(name.startswith("0001") and "partial" in name for name in checkpoints(job))
-    assert partial, "no kill met a checkpoint that was being written"
+    assert partial, "no kill happened during a checkpoint"
     report = job.wait(TIMEOUT_S)
     job.close()
     assert report["state"] == "finished" and report["model_sha256"] == undisturbed["model_sha256"]

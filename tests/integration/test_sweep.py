@@ -101,7 +101,9 @@ def test_the_command_prints_the_reasons_and_the_best_point(tmp_path: Path, capsy
     assert "best: trial-" in out.splitlines()[-1]
     found = json.loads(target.read_text())
     assert found["completed"] == 3
-    assert all(trial["curve"][-1][1] == 21 for trial in found["trials"]), "of 20 iterations, and of what they led to"
+    assert all(trial["curve"][-1][1] == 21 for trial in found["trials"]), (
+        "of 20 iterations, and of the events that followed"
+    )
     model = tmp_path / "model.npz"
     assert cli.main(["results", str(target), "--export-best", str(model)]) == 0
     captured = capsys.readouterr()

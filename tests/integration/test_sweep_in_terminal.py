@@ -66,7 +66,7 @@ def test_the_log_of_a_failed_trial_stays_above_the_table(tmp_path: Path) -> None
         assert process.wait(TIMEOUT_S) == 1
     rows = terminal.lines()
     (head,) = (k for k, line in enumerate(rows) if line.startswith("TRIAL "))
-    assert sum(line.startswith("H-scheduler, elastic") for line in rows) == 1, "it is drawn in place"
+    assert sum(line.startswith("H-scheduler, elastic") for line in rows) == 1, "it is redrawn in place"
     above = "\n".join(rows[:head])
     for trial in ("trial-1", "trial-2"):
         assert f"{trial} failed: worker-" in above
@@ -86,11 +86,11 @@ def test_an_interrupt_restores_the_terminal(tmp_path: Path) -> None:
     rows = terminal.lines()
     assert rows[0].startswith("H-scheduler, elastic")
     assert sum(line.startswith("TRIAL ") for line in rows) == 1
-    assert rows[-1] == "", "what comes next begins on a line of its own"
+    assert rows[-1] == "", "the next output begins on a new line"
     assert "interrupted: 0 trials had finished, the others were ended" in rows
-    assert not any("was killed" in line for line in rows), "what ends with the sweep is told as one"
+    assert not any("was killed" in line for line in rows), "jobs that end with the sweep are reported as one"
     assert not any("Traceback" in line for line in rows)
-    assert terminal.sequences <= {"A", "K", "J"}, "nothing that would have to be undone"
+    assert terminal.sequences <= {"A", "K", "J"}, "nothing to undo"
 
 
 def test_plain_prints_lines_without_a_table(tmp_path: Path) -> None:

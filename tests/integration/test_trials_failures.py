@@ -153,7 +153,7 @@ def test_an_exception_in_an_objectives_process_is_raised_here() -> None:
 
     with pytest.raises(ZeroDivisionError, match="of all things") as raised:
         fails(raises(lambda: ZeroDivisionError("of all things")))
-    assert "in objective" in "".join(raised.value.__notes__), "where it was raised"
+    assert "in objective" in "".join(raised.value.__notes__), "the place of the raise"
     with pytest.raises(TrainingError, match="raised Odd: so it"):
         fails(raises(lambda: Odd("so it cannot", " be made again")))
     with pytest.raises(TrainingError, match="exit code 3"):

@@ -82,7 +82,7 @@ def everybody_is_used(yarn: RunningYarn, size: int) -> None:
             everyone_runs = yarn.started() == members and len(yarn.containers) == size
             return everyone_runs and not yarn.outstanding()
 
-    wait_for(used, PATIENCE_S, "each container to be somebody's")
+    wait_for(used, PATIENCE_S, "each container to have a member")
 
 
 # ---- the job master
@@ -159,7 +159,7 @@ def test_a_master_killed_in_every_phase_of_every_plan_changes_no_bit_and_leaks_n
     everybody_is_used(yarn, 4)
     report = yarn.report()
     judge(report, undisturbed, ("released",) * 4)
-    assert report["losses"] == [], "nobody was lost with a master"
+    assert report["losses"] == [], "no member was lost with a master"
     assert report["evictions"]["drained"] == 1
     # The first attempt, and one after each kill.
     assert report["generation"] == 1 + len(traps)

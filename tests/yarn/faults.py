@@ -315,6 +315,6 @@ def tokens() -> None:
     handed_on = pack(without_resource_manager(credentials))
     assert handed_on.startswith(b"HDTS") and b"HDFS_DELEGATION_TOKEN" in handed_on
     assert AM_TOKEN.encode() not in handed_on and CLIENT_TOKEN.encode() not in handed_on
-    assert credentials.numberOfTokens() == 3, "this process still has them all"
+    assert credentials.numberOfTokens() == 3, "this process still holds them all"
     # A cluster that asks for no proof gives none.
     assert obtain_tokens(session()) == b"" and tokens_for_containers(session()) == b""

@@ -36,7 +36,7 @@ def test_a_stopped_job_resumes_from_its_checkpoint_on_its_labels(on_yarn: Hadoop
         job.kill("enough")
         stopped = job.wait(PATIENCE_S)
         own = Claim.read(job.directory)
-    assert own is not None and len(open_storage(own.folder).names("")) >= 2, "whose it is, and a checkpoint"
+    assert own is not None and len(open_storage(own.folder).names("")) >= 2, "its owner, and a checkpoint"
     told: list[str] = []
     with Job.resume("stopped", on_begin=lambda text, warnings: told.append(text)) as job:
         reach(job, 12)
@@ -47,7 +47,7 @@ def test_a_stopped_job_resumes_from_its_checkpoint_on_its_labels(on_yarn: Hadoop
     assert stopped["state"] == "killed" and "resumes at clock" in told[0]
     assert report["state"] == "finished" and report["model_sha256"] == local["model_sha256"]
     assert [entry["clock"] for entry in report["history"]] == [entry["clock"] for entry in local["history"]]
-    assert open_storage(own.folder).names("") == [], "nobody goes on with a job that has finished"
+    assert open_storage(own.folder).names("") == [], "a finished job cannot be resumed"
     assert servers == {on_yarn.nodes[-1]}, "the node with the label"
     # The master and two servers; two workers.
     assert sorted(kinds) == ["GUARANTEED"] * 3 + ["OPPORTUNISTIC"] * 2

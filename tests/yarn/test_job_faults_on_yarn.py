@@ -93,7 +93,7 @@ def everybody_is_used(hadoop: Hadoop, job: Job, size: int) -> None:
         members = [member for member in status_of(job).get("members", []) if member["host"]]
         return len(members) == size and app["runningContainers"] == size + 1
 
-    hadoop.wait_until(used, "each container to be somebody's")
+    hadoop.wait_until(used, "each container to have a member")
 
 
 def node_to_lose(job: Job) -> str:

@@ -94,7 +94,7 @@ def test_a_sweep_is_one_application_with_the_results_of_this_host(
     assert losses(found) == losses(local) and {phase for phase, _ in losses(found).values()} == {"finished"}
     assert found["best"]["loss"] == local["best"]["loss"] and found["best"]["point"] == local["best"]["point"]
     name = next(each["name"] for each in found["trials"] if each["job_id"] == found["best"]["job_id"])
-    assert (tmp_path / "home" / "jobs" / name / "model.npz").is_file(), "the best model comes along"
+    assert (tmp_path / "home" / "jobs" / name / "model.npz").is_file(), "the best model is downloaded, too"
     assert staged(on_yarn) == []
 
 
@@ -197,7 +197,7 @@ def test_a_sweep_whose_client_is_killed_is_followed_again_and_its_results_are_fe
     assert (tmp_path / "home" / "jobs" / best / "model.npz").is_file()
     report.unlink()
     assert main(["sweep", "--resume", app["id"], "--report", str(report)]) == 0
-    assert json.loads(report.read_text()) == found, "though nothing of it is on the cluster any more"
+    assert json.loads(report.read_text()) == found, "although its files on the cluster are gone"
 
 
 @pytest.mark.tier("all")

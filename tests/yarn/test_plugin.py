@@ -126,7 +126,7 @@ def test_waiting_job_starts_with_containers_that_yarn_preempts_from_another(
             hadoop.wait_until(lambda: first.state == "RUNNING", "the first to start")
             (asked,) = giver.lines("preempted")
             assert set(asked) == planned.taken
-            assert hosts[asked[0]] != "127.0.0.13", "where the label is no job master could start"
+            assert hosts[asked[0]] != "127.0.0.13", "no job master could start with the label"
             hadoop.wait_until(lambda: [asked[0], RELEASED] in giver.lines("completed"), "it to be given back")
             # Containers that are not released are killed.
             (giver.folder / "stubborn").touch()

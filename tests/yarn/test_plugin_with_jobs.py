@@ -92,7 +92,9 @@ def test_a_job_gives_what_another_needs_to_start_and_regains_it_afterwards(
         assert report["model_sha256"] == local["model_sha256"] and report["losses"] == []
         assert evicted["drained"] == evicted["asked"] == len(patient.taken) >= 2, (evicted, told)
         assert any("(needs) waits for" in line and "(gives) gives 2 workers" in line for line in told), told
-        assert evicted["given"] == {"worker": 2, "server": 0} and not grown(status), "the room was not its own to take"
+        assert evicted["given"] == {"worker": 2, "server": 0} and not grown(status), (
+            "the free space belongs to another job"
+        )
         # It is, once no job has wanted it for a while.
         wait_for(lambda: not any(giving.status()["evictions"]["given"].values()), PATIENCE_S, "it to grow back")
         status, losses = giving.status(), losses_of(giving.history())

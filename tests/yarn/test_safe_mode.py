@@ -95,7 +95,7 @@ def test_a_job_killed_while_its_model_waits_for_the_end_of_safe_mode_leaves_no_f
     assert (report["state"], report["reason"]) == ("killed", "enough") and not job.directory.model.exists()
     shared = RemotePath.parse(application.shared)
     on_yarn.wait_until(lambda: not any(on_yarn.containers(node) for node in on_yarn.nodes), "its processes to end")
-    assert (shared / "results" / "model.npz").status() is None, "what was given up is not done later"
+    assert (shared / "results" / "model.npz").status() is None, "an aborted change is not carried out later"
 
 
 def has_next_master(hadoop: Hadoop, job: eps.Job) -> bool:
