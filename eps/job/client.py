@@ -1,6 +1,6 @@
-"""Jobs from Python: start, watch and resize them, and get their results.
+"""Jobs from Python: start, watch, resize, resume and kill them, and get their results.
 
-The command line uses this module and has no further abilities.
+The command line is built on this module.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ _METHODS = {
     Operation.SCALE: "Scale",
 }
 
-#: If set, :func:`run` calls it with the request and returns its result: a scheduler submits jobs instead of starting
-#: them.
+#: If set, :func:`run` passes its request to this function and returns the result.  A scheduler sets it to get the job
+#: submitted to itself.
 submit_instead: ContextVar[Callable[[RunRequest], dict[str, Any]] | None] = ContextVar("submit_instead", default=None)
 
 #: A change of size as in the report's ``changes``.
@@ -73,10 +73,10 @@ ChangeRecord = dict[str, Any]
 
 
 class Job:
-    """One job, running or ended; made by :meth:`start` or :meth:`find`.
+    """A job, running or ended; made by :meth:`start`, :meth:`resume` or :meth:`find`.
 
-    As a context manager it ends the job that it started, unless the job is detached.  A job on this machine also ends
-    when the process that started it dies.  A job on YARN survives a SIGKILL of that process.
+    Unless detached, a job ends with the ``with`` block or the process that started it.  Only a job on YARN continues if
+    that process is killed with SIGKILL.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class Job:
         self._directory = directory
         self._handle = handle
         self._patience_s = patience_s
-        #: The job's application on YARN; None for a job on this machine, or inside another application.
+        #: Client of the job's YARN application; None for other jobs.
         self._yarn = yarn
         self._tied_pid = 0
         self._where: Whereabouts = yarn or OnThisMachine(directory)
@@ -136,14 +136,19 @@ class Job:
             All settings.  Or pass them by the names of :data:`~eps.spec.job_spec.SETTINGS`; ``data``, ``labels``,
             ``test`` and ``test_labels`` may be arrays, see :func:`run`.
         name : str, optional
-            Default: the model's name with a number.
+            By default the model's name and a number.
         detach : bool
-            The job continues after the end of this process; else it ends with it.
+            Whether the job continues when this process ends.
+        **settings
+            Fields of :class:`~eps.spec.job_spec.JobSpec`.  ``data``, ``labels``, ``test`` and ``test_labels`` may be
+            arrays, as in :func:`run`.
 
         Raises
         ------
         ConfigError
-            A setting is invalid; JobExistsError if a job of that name is running.
+            A setting is invalid.
+        JobExistsError
+            A job of that name is running, or has stopped and can be resumed.
         DataError
             The data cannot be used.
         ResourceError
@@ -168,17 +173,16 @@ class Job:
         before_data: Callable[[], None] | None = None,
         warm: WarmSupervisor | None = None,
     ) -> Job:
-        """Start the job of a request; raises the errors of :meth:`start`.
+        """Start the job of a request; errors are those of :meth:`start`.
 
         Parameters
         ----------
         request : RunRequest
         detach : bool
-            See :meth:`start`.
         before_data : callable, optional
             Called before the data is read.
         warm : WarmSupervisor, optional
-            Becomes the job's supervisor, or is stopped if the job needs none; None: start a new one.
+            Becomes the job's supervisor, or is ended; by default a new one is started.
         """
         check_backend(request.spec)
         if request.name and (former := job_dir(request.name)).is_on_yarn():
@@ -195,10 +199,10 @@ class Job:
             if (place := shared_application.current()) is not None:
                 return cls(*place.start(request, before_data))
             return cls(start(request, before_data), is_tied=not detach)
-        # The supervisor imports its modules while this process imports its own and reads the data.
+        # The supervisor imports the code of the job's processes while this process imports its own and reads the data.
         warm = WarmSupervisor(ENTRY_POINTS) if warm is None else warm
         try:
-            # The slowest import, needed only to start a job.
+            # Slow to import, and not needed for a job that exists.
             from eps.job.launch import start_here
 
             prepared, handle = start_here(request, warm, tied=not detach, before_data=before_data)
@@ -225,24 +229,28 @@ class Job:
         ----------
         name : str
         workers, servers : int
-            0: the job's size at the checkpoint.
+            0 keeps the size that the job had, or was to have, at the checkpoint.
         python : str
-            On YARN, the new interpreter or archive; empty: the previous one.
+            On YARN, the interpreter or archive to use instead; empty keeps that of the job.
         detach, warm
             See :meth:`start` and :meth:`start_request`.
         on_begin : callable, optional
-            Called with a sentence about the checkpoint, and with warnings about damaged files.
+            Called with a sentence that names the checkpoint, and with warnings about damaged ones.
 
         Raises
         ------
         ConfigError
-            The size or interpreter is invalid; JobExistsError if the job is running.
+            The job cannot have that size or interpreter.
+        JobExistsError
+            The job is running.
         JobFinishedError
-            The job has finished; JobNotFoundError if there is no such job.
+            The job has finished.
+        JobNotFoundError
+            There is no such job.
         ResourceError
-            Its processes or containers cannot be started.
+            The processes cannot be started.
         StorageError
-            Its directory cannot be used.
+            The job's directory cannot be used.
         """
         directory = find_directory(name)
         if is_on_yarn(directory):
@@ -293,11 +301,11 @@ class Job:
         Raises
         ------
         JobNotFoundError
-            There is no job of that name.
+            There is no such job.
         """
         directory = find_directory(name)
         if not directory.is_running():
-            # A supervisor that was killed has not noted the end.
+            # If its supervisor was killed, the record does not have the end yet.
             directory.settle()
         return cls(directory)
 
@@ -308,9 +316,9 @@ class Job:
         Raises
         ------
         JobNotFoundError
-            There is no job of that name.
+            There is no such job.
         JobFinishedError
-            The job has ended; :meth:`find` returns it.
+            The job has ended; :meth:`find` returns ended jobs, too.
         """
         job = cls.find(name)
         if not job.running:
@@ -335,12 +343,12 @@ class Job:
     # ---- state and results
 
     def status(self, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Return what ``eps status --json`` prints, also for an ended job.
+        """Return what ``eps status --json`` prints.
 
         Raises
         ------
         PeerUnavailableError
-            The job is running, but its master does not answer.
+            The job runs, but its master does not answer.
         """
         return with_record(self._directory, self._status(timeout_s))
 
@@ -358,7 +366,7 @@ class Job:
                 return ended_status(self._directory)
             if reply is not None:
                 return _object(reply.status_json)
-            # Meanwhile the job has begun to wait for its cluster, or has stopped waiting: look again.
+            # The job has just begun or ceased to wait for its cluster: look again.
             if time.monotonic() >= until_s:
                 raise PeerUnavailableError(f"{what}: no answer within {timeout_s:g} s")
             time.sleep(RETRY_S)
@@ -374,20 +382,28 @@ class Job:
         return list((read_json(self._directory.report) or ended_status(self._directory)).get("history", []))
 
     def watch(self, after_clock: int = -1, *, is_patient: bool = False) -> Iterator[Progress]:
-        """Yield news until the job has ended, at most five times a second; see :meth:`MasterLink.watch`."""
+        """Yield status and new history until the job has ended, at most five times a second.
+
+        See :meth:`eps.job.master_link.MasterLink.watch`.
+        """
         return self._link.watch(after_clock, is_patient=is_patient)
 
     def wait(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """Wait until the job and all its processes have ended; return the report, with the outcome in ``state``.
+        """Wait until the job and all its processes have ended; return its report.
 
-        On YARN this downloads the results.
+        The report's ``state`` is ``finished``, ``failed`` or ``killed``.  The results of a job on YARN are downloaded.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            None waits without limit.
 
         Raises
         ------
         DeadlineError
             The job has not ended within ``timeout_s`` seconds.
         StorageError
-            The results cannot be downloaded, or the report is missing; see :meth:`fetch` and :meth:`report`.
+            The results cannot be downloaded or read.
         """
         if self._yarn is not None:
             self._yarn.patience_s = None
@@ -395,7 +411,7 @@ class Job:
         if self._handle is not None:
             self._handle.wait(KILL_TIMEOUT_S)
         self.fetch()
-        # For a supervisor that was killed and could not record the end.
+        # If its supervisor was killed, the record does not have the end yet.
         self._directory.settle()
         return self.report()
 
@@ -405,30 +421,30 @@ class Job:
         Raises
         ------
         PlanError
-            The job is still running.
+            The job still runs.
         StorageError
-            The job has finished, but its report is missing, for example since it was not downloaded from its cluster.
+            The job has finished, but its report is missing, for example because the download from its cluster failed.
         """
         if self.running:
             raise PlanError(f"job {self.name!r} is running: it has no report yet")
         return ended_report(self._directory)
 
     def fetch(self, tell: Callable[[str], None] = lambda text: None) -> None:
-        """Download the results of an ended job on YARN.  Idempotent; does nothing for a job on this machine.
+        """Download the results of an ended job on YARN.  Idempotent; does nothing for other jobs.
 
-        Report and model go to the job's directory, and from there to the ``report`` and ``export`` of a detached job.
+        Report and model are written to the job's directory, and, for a detached job, to ``report`` and ``export``.
 
         Parameters
         ----------
         tell : callable
-            Called with a sentence before steps that may take long.
+            Called with a sentence before a step that may take long.
 
         Raises
         ------
         PlanError
-            The job is still running.
+            The job still runs.
         StorageError
-            Its folder on the cluster cannot be read, or the results cannot be written.
+            The job's folder on the cluster cannot be read, or a result cannot be written.
         """
         if self.running:
             raise PlanError(f"job {self.name!r} is still running: fetch its results when it has ended")
@@ -441,7 +457,7 @@ class Job:
         Raises
         ------
         StorageError
-            There is no trained model, or ``path`` cannot be written.
+            The job has no trained model, or ``path`` cannot be written.
         """
         if not self.running:
             self.fetch()
@@ -497,25 +513,25 @@ class Job:
         operation : Operation
             ``add-workers``, ``add-servers``, ``remove-workers``, ``remove-servers`` or ``scale``.
         count_or_names : int or sequence of str
-            For ``scale`` a text: ``workers=+2,servers=-1``.
+            Number of members; to remove, also their names.  For ``scale`` a text such as ``workers=+2,servers=-1``.
         wait : bool
-            Return when the change is complete, else as soon as the master has accepted it.
+            Whether to wait until the change has taken effect; otherwise return once it is queued.
         request_id : str, optional
-            Repeating an id repeats no change.  Default: a new id, which retries within this call share.
+            Repeating a call with the same id has no effect.  By default a new id.
         on_news : callable, optional
-            Called with the change at each poll.
+            Called with the change, repeatedly while it is carried out.
         manager : str
-            Name of the scheduler that requests the change; required for a job whose size a scheduler decides.
+            Name of the scheduler that decides the job's size, if it calls.
 
         Returns
         -------
         dict
-            The change as in the report's ``changes``; ``plan_id`` names it.
+            The change as in the report's ``changes``; ``plan_id`` is its number.
 
         Raises
         ------
         PlanError
-            The master refuses the change (UnknownMemberError, JobFinishedError), or it was aborted before its commit.
+            The change was refused (UnknownMemberError, JobFinishedError), or aborted before its commit.
         PeerUnavailableError
             The master does not answer.
         """
@@ -532,7 +548,7 @@ class Job:
             if record["phase"] == Phase.RELEASED:
                 return record
             if not self.running:
-                # The report has the change's final state.
+                # The report has its final state.
                 record = self.plan(reply.plan_id)
                 if record["phase"] not in (Phase.ABORTED, Phase.RELEASED):
                     raise JobFinishedError(
@@ -542,7 +558,7 @@ class Job:
             record = self.plan(reply.plan_id, PLAN_NEWS_S)
 
     def dry_run(self, operation: Operation | str, count_or_names: int | Sequence[str]) -> str:
-        """Return a text about what a change would move, without making it; raises the errors of :meth:`change`."""
+        """Return what a change would move, as text; nothing happens.  Errors are those of :meth:`change`."""
         return str(self._ask(change_of(operation, count_or_names), uuid.uuid4().hex, dry_run=True).text)
 
     def _ask(self, change: Change, request_id: str, **more: Any) -> pb.ChangeReply:
@@ -561,18 +577,12 @@ class Job:
         return reply
 
     def wait_until_trains(self, timeout_s: float = 60.0, tell: Callable[[str], None] = lambda text: None) -> None:
-        """Wait until the job has its first workers and servers, or has ended.
-
-        Parameters
-        ----------
-        timeout_s : float, seconds
-        tell : callable
-            Called with what the job is waiting for.
+        """Wait until the job trains or has ended; ``tell`` is called with what it waits for.
 
         Raises
         ------
         DeadlineError
-            Neither has happened within ``timeout_s``.
+            The job does not train within ``timeout_s`` seconds.
         """
         try:
             what = f"the start of job {self.name!r}"
@@ -585,7 +595,7 @@ class Job:
             raise DeadlineError(f"{error}; {why}") from None
 
     def plan(self, plan_id: int, wait_s: float = 0.0) -> ChangeRecord:
-        """Return a change; wait up to ``wait_s`` seconds for its end.
+        """Return a change; wait at most ``wait_s`` seconds for its end.
 
         Raises
         ------
@@ -641,24 +651,25 @@ class Job:
         timeout_s: float = KILL_TIMEOUT_S,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """End the job and wait until its processes have ended; does nothing if it has ended.
+        """Kill the job and wait until its processes have exited.  Idempotent.
 
-        First the job master ends the job in order.  If it does not in time, the supervisor or YARN kills the job.
+        :meth:`resume` can continue a killed job.
 
         Parameters
         ----------
         reason : str
         timeout_s : float
-            For each of these steps.
+            Time for each of three steps: the job master ends the job, the supervisor ends it, the supervisor is killed.
+            On YARN the wait takes a minute at least.
         tell : callable
-            On YARN, called with what the call is waiting for.
+            On YARN, called with what the call waits for.
 
         Raises
         ------
         DeadlineError
-            Processes are still running.  YARN has at least a minute to end them.
+            The processes have not exited; call it again.
         PeerUnavailableError
-            On YARN, the ResourceManager does not answer: call it again later.
+            The ResourceManager does not answer; call it again.
         """
         if not self.running:
             return
@@ -672,7 +683,7 @@ class Job:
             self._handle.wait(timeout_s)
 
     def _end_in_order(self, reason: str, timeout_s: float) -> bool:
-        """Have the job master end the job, with a report; return whether it has ended in time."""
+        """Ask the job master to end the job with a report; return whether it has ended in time."""
         link = MasterLink(self._directory, self._where, give_up_s=0.0)
         try:
             request = pb.KillRequest(reason=reason)
@@ -708,12 +719,12 @@ class Job:
             wait_for(has_ended_or_gone, timeout_s, what)
 
     def kill_at_once(self) -> bool:
-        """Kill the job's supervisor, and with it all its processes; for a job that this object started.
+        """Kill the supervisor, and with it all processes of a job that this object started.
 
         Returns
         -------
         bool
-            Whether the job has ended.  False on YARN, which takes a while to kill an application.
+            Whether the job has ended; False on YARN, which is asked to kill the application.
         """
         if self._yarn is not None:
             self._untie()
@@ -730,7 +741,7 @@ class Job:
         Raises
         ------
         EpsError
-            A tied job cannot be ended.
+            The tied job cannot be ended.
         """
         try:
             if self._handle is not None:
@@ -761,23 +772,39 @@ class Job:
 
 
 def run(**settings: Any) -> dict[str, Any]:
-    """Train a job to its end and return its report.
+    """Train a model and return the report of the job.
 
     Parameters
     ----------
     **settings
-        The :data:`~eps.spec.job_spec.SETTINGS`, and ``name``, ``anew``, and the files ``report`` and ``export``.
-        ``data`` may be a NumPy array or SciPy sparse matrix with ``labels``, or a pandas frame with labels or the name
-        of their column.  ``test`` may be such data with ``test_labels``, or a pair of both.
+        ``name``, ``report`` (file for the report), ``export`` (file for the trained model), ``anew`` (replace a stopped
+        job of that name), and :data:`~eps.spec.job_spec.SETTINGS`, which are the flags of ``eps run``.
+        ``data`` is a file, a NumPy array, a SciPy sparse matrix or a pandas frame.  With an array or matrix, ``labels``
+        is an array; with a frame, an array or the name of a column.  ``test`` is a file, a fraction, data like ``data``
+        with ``test_labels``, or a pair of test data and labels.
+
+    Returns
+    -------
+    dict
+        What ``eps run --report`` writes: ``state``, ``metrics``, ``history``, ``changes`` and more.
 
     Raises
     ------
     ConfigError, DataError
         See :meth:`Job.start`.
     TrainingError
-        The job failed or was killed; StoppedEarlyError if a scheduler stopped it because of its early feedback.
+        The job failed or was killed.
+    StoppedEarlyError
+        A scheduler stopped the job because of its early feedback.
     StorageError
-        The job finished, but its results cannot be downloaded or written.
+        The job finished, but its results cannot be downloaded from its cluster or written.
+
+    Examples
+    --------
+    ::
+
+        report = eps.run(data="sklearn:digits", model="softmax", test=0.2, export="digits.npz")
+        report["metrics"]["test"]["accuracy"]
     """
     try:
         with _array_files(settings) as values:
@@ -834,17 +861,16 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def find_directory(name: str) -> JobDir:
-    """Return the directory of a job, running or ended.
+    """Return the directory of a job; if it is missing, restore it from the cluster of ``HADOOP_CONF_DIR``.
 
-    If this machine has none, restore it from the cluster of ``HADOOP_CONF_DIR``; without that variable, no cluster is
-    searched.
+    Without that variable, only this machine is searched.
 
     Raises
     ------
     ConfigError
-        The name is invalid.
+        The name is not a valid name of a job.
     JobNotFoundError
-        There is no such job; the message lists YARN's applications of that name.
+        There is no such job; the message lists what YARN has of that name.
     StorageError
         The directory cannot be restored.
     """
@@ -860,9 +886,9 @@ def find_directory(name: str) -> JobDir:
 
 
 class SpareSupervisor:
-    """A prefork supervisor that waits for a job.  Thread-safe.  It ends when this process dies.
+    """A supervisor that waits for the next job; thread-safe.  It ends with this process.
 
-    The imports of a job's processes take longer than the rest of its start; a spare supervisor has finished them.
+    The imports of a job's processes take longer than the rest of its start; the spare supervisor has made them already.
     """
 
     def __init__(self) -> None:
@@ -871,7 +897,7 @@ class SpareSupervisor:
         self._closed = False
 
     def take(self) -> WarmSupervisor:
-        """Return the spare supervisor, or a new one.
+        """Return the spare supervisor, or start one.
 
         Raises
         ------
@@ -883,13 +909,13 @@ class SpareSupervisor:
         return WarmSupervisor(ENTRY_POINTS) if spare is None else spare
 
     def refill(self) -> None:
-        """Start a new spare supervisor; its imports use a core for half a second, so not while a job is starting."""
+        """Start a spare supervisor.  Call it when no job is starting: its imports take a core for half a second."""
         with self._lock:
             if self._spare is None and not self._closed:
                 try:
                     self._spare = WarmSupervisor(ENTRY_POINTS)
                 except ResourceError:
-                    # The next :meth:`take` raises the error.
+                    # The next take() raises the error.
                     self._spare = None
 
     def close(self) -> None:

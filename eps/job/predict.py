@@ -1,4 +1,4 @@
-"""Predict with an exported model: read and normalise new rows exactly as in training."""
+"""Predict with an exported model; new rows are read and normalised like the training data."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ class TrainedModel:
 
     @property
     def name(self) -> str:
-        """Name of the model: ``softmax``, or ``path.py:Class``."""
+        """Name of the model, such as ``softmax`` or ``path.py:Class``."""
         return self.exported.name
 
     @property
     def classes(self) -> tuple[Label, ...]:
-        """Sorted classes, as in the labels of the training data; empty for regression."""
+        """Sorted labels of the classes, as in the training data; empty for regression."""
         return self.exported.classes
 
     @property
     def num_features(self) -> int:
-        """Number of columns of its rows."""
+        """Number of columns that the model expects."""
         return self.exported.num_features
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the columns; empty if the training data had none."""
+        """Names of these columns; empty if the training data had none."""
         return self.exported.feature_names
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -66,17 +66,17 @@ class TrainedModel:
         Raises
         ------
         DataError
-            ``X`` has another number of columns, or values that are not finite.
+            ``X`` has another number of columns, or values that are not finite numbers.
         """
         return self.of_scores(self.scores(X))
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
-        """Return the probability of each class in :attr:`classes`; shape (n, k).
+        """Return the probability of each class, in the order of :attr:`classes`; shape (n, k).
 
         Raises
         ------
         ConfigError
-            The model has no probabilities: a regression, an svm, or a user's model without ``gives_probabilities``.
+            The model gives no probabilities: it is a regression or an svm, or your own class does not declare them.
         DataError
             See :meth:`predict`.
         """
@@ -85,10 +85,10 @@ class TrainedModel:
         return probabilities(self.scores(X))
 
     def scores(self, X: Any) -> NDArray[np.float32]:
-        """Return the decision scores; shape (n,), or (n, k) for several classes.
+        """Return the decision scores of each row; errors are those of :meth:`predict`.
 
-        A score above 0 means the second of two classes; of several classes the one with the largest score.  Raises the
-        errors of :meth:`predict`.
+        Shape (n,): the value of a regression, or above 0 for the second of two classes.  Shape (n, k): one score for
+        each class, the largest wins.
         """
         if self._is_of_ratings and not sparse.issparse(X):
             X = rows_of_pairs(X, self.feature_names)
@@ -98,7 +98,7 @@ class TrainedModel:
         return self._model.decision(self.exported.tensors, self.exported.normalizer.apply(rows))
 
     def of_scores(self, scores: NDArray[np.float32]) -> NDArray[Any]:
-        """Return the predictions of :meth:`predict` from the result of :meth:`scores`."""
+        """Return the predictions that belong to ``scores``."""
         found = predicted(self._task, scores)
         if self._task == "regression":
             return (found.astype(np.float64) + self.exported.normalizer.target_mean) * self.exported.target_scale
@@ -113,49 +113,56 @@ class TrainedModel:
 
 
 def load(path: str | Path, *, code: str = "") -> TrainedModel:
-    """Return the model in a file that a job has exported.
+    """Load a trained model from a file that ``export`` has written.
 
     Parameters
     ----------
     path : str or Path
-        May be on HDFS.
+        A local file or an ``hdfs://`` URL.
     code : str, optional
-        ``path.py:Class``: new location of a user's own model class, if its file has moved.
+        ``path.py:Class`` of your own model, if its file has moved since the training.
 
     Raises
     ------
     DataError
-        The file does not exist, or is no exported model.
+        There is no such file, or it is not an exported model.
     ConfigError
         The class of the model cannot be loaded.
+
+    Examples
+    --------
+    ::
+
+        model = eps.load("digits.npz")
+        model.predict(X)
     """
     return TrainedModel(read_model(location(path)), code)
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """A model's predictions for the rows of a file."""
+    """Predictions for new rows."""
 
     #: For each row its class, or a value in the units of the labels.
     values: Sequence[Label]
-    #: Result of :meth:`TrainedModel.scores`.
+    #: See :meth:`TrainedModel.scores`.
     scores: NDArray[np.float32]
     #: Empty if the rows have no labels.
     metrics: Mapping[str, float]
 
 
 def predict_file(model: TrainedModel, data: str, labels: str = "", *, format: str = "") -> Prediction:
-    """Return a model's predictions for the rows of a file.
+    """Return predictions for the rows of a file.
 
     Parameters
     ----------
     model : TrainedModel
     data : str
-        A file as in training, also on HDFS, or ``sklearn:NAME``.
+        A local file, an ``hdfs://`` URL or ``sklearn:NAME``, as in training.
     labels : str, optional
         File of labels, if they are not in the data.
     format : str, optional
-        Format of the data, if it differs from that of the training data.
+        Format of the data, if not that of the training data.
 
     Raises
     ------

@@ -381,7 +381,7 @@ def test_a_full_disk_at_the_end_is_reported_and_the_model_can_be_written_again(
         report = job.wait(TIMEOUT_S)
     assert report["state"] == "failed"
     assert f"the trained model could not be written: {job.directory.model}: " in report["reason"]
-    kept = r"it can be had again from the checkpoint of clock \d+" if every else "no checkpoint, so it would be trained"
+    kept = r"eps resume trains again from the checkpoint of clock \d+" if every else "there is no checkpoint, so"
     assert re.search(kept, report["reason"])
     assert f"the report cannot be written: {job.directory.report}: " in report["reason"]
     assert not job.directory.model.exists() and bool(checkpoints(job)) is bool(every)

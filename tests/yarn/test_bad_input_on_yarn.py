@@ -138,7 +138,7 @@ def test_a_failed_start_is_reported_with_its_reason_and_its_log(refused: Refused
     assert reason.startswith("eps: job 'fails' failed: its application master ended with exit code 127: "), said
     assert "/nowhere/python" in reason and "No such file or directory" in reason
     assert "the setting python must name an interpreter with EPS's packages on every node" in reason
-    assert "what its containers wrote: yarn logs -applicationId application_" in said
+    assert "logs of its containers: yarn logs -applicationId application_" in said
 
 
 @pytest.mark.tier("all")
