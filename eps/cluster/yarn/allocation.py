@@ -160,7 +160,7 @@ class Asks:
         self._sent[number] = max(0, self._sent[number] - 1)
 
     def take_oldest(self, number: int) -> str | None:
-        """Close and return the oldest ask of a number; None if there is none."""
+        """Close the oldest ask of a number and return its container id; None if there is none."""
         asked = self._asked.get(number)
         oldest = next(iter(asked), None) if asked else None
         if oldest is not None:
