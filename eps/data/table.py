@@ -69,11 +69,11 @@ def parse_table(
         A requested column does not exist.
     """
     text = content.decode("utf-8-sig", errors="replace")
-    delimiter = _delimiter(text, delimiter)
-    first = next((cells for _, cells in _rows(text, delimiter)), None)
+    delimiter = delimiter_of(text, delimiter)
+    first = next((cells for _, cells in rows_of(text, delimiter)), None)
     if first is None:
         raise DataError(f"{name}: empty file: data needs at least one row")
-    header = None if any(_is_number(cell) for cell in first) else [cell.strip() for cell in first]
+    header = None if any(is_number(cell) for cell in first) else [cell.strip() for cell in first]
     width = len(first)
 
     label: int | None = None
@@ -82,7 +82,7 @@ def parse_table(
         label = _label_beside(names, header, label_column) if has_labels else None
     elif has_labels:
         label = _label_number(label_column, header, width, delimiter, name, labels_optional)
-    kept = [_column_number(column, header, width, "column", name) for column in columns]
+    kept = [column_number(column, header, width, "column", name) for column in columns]
     if label is not None and not columns and labels_optional and label_column == "auto" and features == width:
         label = None
     kept = kept or [column for column in range(width) if column != label]
@@ -121,7 +121,7 @@ def _label_beside(names: Sequence[str], header: list[str], wanted: str) -> int |
     return found[0] if len(found) == 1 and wanted != "none" else None
 
 
-def _delimiter(text: str, wanted: str) -> str:
+def delimiter_of(text: str, wanted: str) -> str:
     if wanted == "blank":
         return " "
     if wanted != "auto":
@@ -133,7 +133,7 @@ def _delimiter(text: str, wanted: str) -> str:
     return most if most in line else " "
 
 
-def _rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def rows_of(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yield (line, cells) of the non-blank rows."""
     if delimiter == " ":
         for line, row in enumerate(text.split("\n"), 1):
@@ -146,7 +146,7 @@ def _rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
             yield reader.line_num, cells
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:
@@ -171,10 +171,10 @@ def _label_number(
         return 0 if delimiter == " " else width - 1
     if optional and header is not None and wanted not in header:
         return None
-    return _column_number(wanted, header, width, "label column", name)
+    return column_number(wanted, header, width, "label column", name)
 
 
-def _column_number(wanted: str, header: list[str] | None, width: int, what: str, name: str) -> int:
+def column_number(wanted: str, header: list[str] | None, width: int, what: str, name: str) -> int:
     if header is not None and wanted in header:
         return header.index(wanted)
     try:
@@ -191,7 +191,7 @@ def _column_number(wanted: str, header: list[str] | None, width: int, what: str,
 
 def _check_rows(text: str, delimiter: str, width: int, label: int | None, has_header: bool, name: str) -> list[str]:
     """Refuse rows with another width than the first; return the texts of the label column."""
-    rows = _rows(text, delimiter)
+    rows = rows_of(text, delimiter)
     if has_header:
         next(rows)
     labels = []
@@ -241,7 +241,7 @@ def _numbers(
 def _raise_bad_cell(
     text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str, hint: str
 ) -> NoReturn:
-    rows = _rows(text, delimiter)
+    rows = rows_of(text, delimiter)
     if header is not None:
         next(rows)
     for line, cells in rows:
@@ -250,7 +250,7 @@ def _raise_bad_cell(
             title = _title(column, header)
             if not cell:
                 raise DataError(f"{name}:{line}: {title} is missing: choose columns without missing values")
-            if not _is_number(cell):
+            if not is_number(cell):
                 shown = cell[:_SHOWN_CHARACTERS]
                 raise DataError(f"{name}:{line}: {shown}: {title} must be a number: choose numeric columns{hint}")
             if not math.isfinite(float(cell)):

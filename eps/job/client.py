@@ -133,7 +133,7 @@ class Job:
         Parameters
         ----------
         spec : JobSpec, optional
-            All settings; or give them one by one, by the names of :class:`~eps.spec.job_spec.JobSpec`; ``data``,
+            All settings; or give them one by one, by the names of :data:`~eps.spec.job_spec.SETTINGS`; ``data``,
             ``labels``, ``test`` and ``test_labels`` may be arrays, as of :func:`run`.
         name : str, optional
             By default the model's name with a number.
@@ -745,7 +745,7 @@ def run(**settings: Any) -> dict[str, Any]:
     Parameters
     ----------
     **settings
-        By the names of :class:`~eps.spec.job_spec.JobSpec`, with ``name``, ``report``, ``export`` and ``anew``.
+        By the names of :data:`~eps.spec.job_spec.SETTINGS`, with ``name``, ``report``, ``export`` and ``anew``.
         ``data`` may be an array of NumPy or a sparse matrix of SciPy with ``labels`` beside it, or a frame of pandas
         with labels or the name of their column; ``test`` may be such data with ``test_labels``, or a pair of both.
 

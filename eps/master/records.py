@@ -377,7 +377,7 @@ def report(
         "elapsed_s": round(now_s - started_s, 3),
         "membership": [membership_entry(v) for v in state.members.memberships],
         # Of SSP and ASP sums are never reproducible.
-        "settings": {**dataclasses.asdict(runtime.spec), "reproducible": runtime.settings.reproducible},
+        "settings": {**runtime.spec.values(), "reproducible": runtime.settings.reproducible},
     }
 
 

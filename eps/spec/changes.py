@@ -41,6 +41,8 @@ def check_change(change: Change) -> None:
     count = change.count
     if not 1 <= count <= MOST_MEMBERS:
         said = str(count) if abs(count) < 10**MOST_DIGITS else f"a number of {count.bit_length()} bits"
+        if change.operation is Operation.SCALE:
+            said += " workers and servers together"
         raise ConfigError(
             f"{change.operation} of {said}: a change must concern at least 1 member, and at most {MOST_MEMBERS}"
         )

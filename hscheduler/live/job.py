@@ -11,7 +11,6 @@ Source: EPS §5.1 (the scheduler calls the four operations of each job's master)
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import threading
 import time
@@ -83,7 +82,7 @@ class Launch:
     def start(self, places: Mapping[Role, Sequence[str]], *, again: bool) -> Job:
         """Start the job from its seed; ``again`` where there may be what is left of a start that was cut short."""
         workers, servers = len(places[Role.WORKER]), len(places[Role.SERVER])
-        spec = dataclasses.replace(self.spec, workers=workers, servers=servers)
+        spec = self.spec.with_settings(workers=workers, servers=servers)
         # Of a start that a record forgot when the power went there may be checkpoints.
         request = RunRequest.of_spec(spec, self.name, anew=again or self.detached, manager=self.manager)
         return Job.start_request(request, detach=self.detached, warm=self._warm())

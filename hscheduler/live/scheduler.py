@@ -199,9 +199,9 @@ class Fleet:
 
     def _live(self, registry: Registry, submission: Submission) -> LiveJob:
         settings = self._settings
-        spec = dataclasses.replace(submission.spec, **settings.job_settings)  # type: ignore[arg-type]
+        spec = submission.spec.with_settings(**settings.job_settings)
         if needs_of(POLICIES[settings.policy]).checkpoints and not spec.checkpoint_every:
-            spec = dataclasses.replace(spec, checkpoint_every=CHECKPOINT_EVERY)
+            spec = spec.with_settings(checkpoint_every=CHECKPOINT_EVERY)
         sweep = registry.sweeps.get(submission.sweep, e.SweepOpened(submission.sweep))
         manager = f"H-scheduler {self._tag}"
         return LiveJob(

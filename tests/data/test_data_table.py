@@ -73,7 +73,7 @@ def test_columns_that_do_not_exist_are_refused(options: dict[str, str], message:
 
 
 def test_another_number_of_features_than_asked_for_is_refused() -> None:
-    with pytest.raises(DataError, match="2 feature columns: must be 5"):
+    with pytest.raises(DataError, match=r"2 .*: must be 5"):
         parse_table(b"1,2,3\n", "f", features=5)
 
 
@@ -105,7 +105,7 @@ def test_a_header_gives_the_models_features_by_name(has_labels: bool) -> None:
 
 
 def test_a_header_that_lacks_a_feature_of_the_model_is_refused() -> None:
-    with pytest.raises(DataError, match="no column c: the model was trained on a, b, c"):
+    with pytest.raises(DataError, match=r"column c: .* a, b, c"):
         parse_table(b"b,a\n2,1\n", "f", features=3, labels_optional=True, names=("a", "b", "c"))
     assert parse_table(b"2,1,5\n", "f", features=3, labels_optional=True, names=("a", "b", "c")).X.tolist() == [
         [2, 1, 5]

@@ -64,9 +64,9 @@ def test_of_a_loss_less_is_better(metric):
 
 def test_what_a_scheduler_could_not_start_is_refused():
     spec = Spec.of({"job": {"model": "logistic"}})
-    with pytest.raises(ConfigError, match="servers is 13, but there are 12 partitions"):
+    with pytest.raises(ConfigError, match=r"13, .* 12 partitions"):
         spec.request("a", "s", {"servers": 13})
-    with pytest.raises(ConfigError, match="the scheduler decides the size of its jobs"):
+    with pytest.raises(ConfigError, match="the scheduler decides"):
         spec.request("a", "s", {"at": ["4:add-workers=2"]})
 
 
@@ -93,7 +93,7 @@ def test_what_a_scheduler_could_not_start_is_refused():
         (("trials = 5", "trials = 0"), "trials is 0, but must be at least 1"),
         (("trials = 5", "trials = 1000000000"), "trials is above"),
         (("nodes = 3", "nodes = 1000000000"), "nodes is above"),
-        (("workers = 2", "workers = 1000000000"), "workers is above"),
+        (("workers = 2", "workers = 1000000000"), "workers is 1000000000, but must be at most"),
         (('"poisson:2.5s"', '"poisson"'), "arrival is 'poisson', but must be burst, or poisson:Ns"),
         (('"poisson:2.5s"', '"poisson:0s"'), "arrival is 'poisson:0s'"),
         (('"maximize"', '"max"'), "direction is 'max', but must be one of minimize, maximize"),
@@ -109,7 +109,7 @@ def test_what_a_scheduler_could_not_start_is_refused():
         (("workers = 2", "stretch = 0.1"), "job: stretch_s is given twice, in two spellings"),
         (("workers = 2", "worker = 2"), "unknown key 'worker'; did you mean workers"),
         (("workers = 2", "workers = 20"), "20 workers would share 12 splits"),
-        (("stretch_s = 0.01", "stretch_s = -1"), "stretch_s is -1.0, but must be at least 0"),
+        (("stretch_s = 0.01", "stretch_s = -1"), "stretch_s is -1, but must be at least 0"),
         (("[space]", "[job.yarn]\nquue = 'x'\n[space]"), r"job: \[yarn\]: unknown key 'quue'; did you mean queue"),
         (("[space]", "[spaces]"), "'spaces' is not a section; did you mean space"),
         (("[job]", "job"), "Expected '='"),
@@ -132,7 +132,7 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_memory():
     assert memory_mb("512MiB") == 512
     assert memory_mb("16 GiB") == 16384
-    with pytest.raises(ConfigError, match="container_memory is '0GiB'"):
+    with pytest.raises(ConfigError, match="'0GiB'"):
         memory_mb("0GiB", "container_memory")
 
 
@@ -155,7 +155,7 @@ def test_who_asks_for_feedback_after_the_end_is_told(tmp_path):
     path = tmp_path / "sweep.toml"
     sweep, job = "[sweep]\nfeedback_iteration = 51\n", "[job]\niterations = 50\n"
     path.write_text(sweep + job)
-    with pytest.raises(ConfigError, match="feedback_iteration is 51, but must be at most iterations, which is 50"):
+    with pytest.raises(ConfigError, match=r"51, .* at most .* 50"):
         Spec.read(path)
     either = f"{sweep}[space]\niterations = {{ choice = [50, 51] }}\n"
     for fine, iteration in ((f"{sweep}[job]\niterations = 51\n", 51), (job, 100), (either, 51)):

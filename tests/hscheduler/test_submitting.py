@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eps.spec.file import RunRequest, located
-from eps.spec.job_spec import JobSpec
+from eps.spec.job_spec import SETTINGS, JobSpec
 from eps.storage.jobdir import create_job_dir
 from hscheduler import cli
 from hscheduler.cli.commands import remote, sweep
@@ -77,7 +76,7 @@ def test_files_of_a_job_count_from_its_file(folder: Path, monkeypatch: pytest.Mo
     assert cli.main(["submit", str(path), "--name", "a", "--sweep", "s"]) == 0
     ((job_id, spec, sweep),) = client.jobs
     assert (job_id, sweep) == ("a", "s")
-    assert {name: getattr(spec, name) for name in FILES} == {name: f"{folder}/{file}" for name, file in FILES.items()}
+    assert {name: spec.values()[name] for name in FILES} == {name: f"{folder}/{file}" for name, file in FILES.items()}
 
 
 @pytest.mark.parametrize("phase", ["finished", "failed"])
@@ -117,7 +116,7 @@ def test_files_of_a_sweep_count_from_its_file(folder: Path, monkeypatch: pytest.
     path.write_text("[job]\n" + "".join(f'{name.replace("_", "-")} = "{value}"\n' for name, value in FILES.items()))
     monkeypatch.chdir(folder.parent)
     spec = Spec.read(path)
-    assert {name: getattr(spec.job_spec(), name) for name in FILES} == {n: f"{folder}/{f}" for n, f in FILES.items()}
+    assert {name: spec.job_spec().values()[name] for name in FILES} == {n: f"{folder}/{f}" for n, f in FILES.items()}
     path.write_text('[job]\ndata = "x.csv, t.csv"\ntest = "gone.csv"\n')
     job = Spec.read(path).job_spec()
     assert job.data == f"{folder}/x.csv,{folder}/t.csv" and job.test == f"{folder}/gone.csv"
@@ -134,7 +133,7 @@ def test_what_is_no_file_stays_as_it_is(folder: Path) -> None:
 
 
 def test_every_setting_that_may_be_a_path_counts_from_the_file() -> None:
-    paths = {f.name for f in dataclasses.fields(JobSpec) if "PATH" in f.metadata.get("metavar", "")}
+    paths = {setting.name for setting in SETTINGS.values() if "PATH" in setting.metavar}
     assert {name for name in paths if located(name, "x", Path("/a")) in ("/a/x", ["/a/x"])} == paths
 
 

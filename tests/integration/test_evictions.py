@@ -88,7 +88,7 @@ def test_containers_that_are_taken_away_change_no_bit(home: Path, undisturbed: d
 def test_what_is_taken_from_a_job_of_a_scheduler_is_given_back_by_the_scheduler(
     home: Path, undisturbed: dict[str, Any], slow: SlowModel
 ) -> None:
-    spec = JobSpec(**{**JOB, "model": slow.setting})
+    spec = JobSpec().with_settings(**{**JOB, "model": slow.setting})
     one = Resources(1, 1024)
     asked = JobRequest("t1", "s", 3, 3, one, one, one, most_workers=3, most_servers=3)
     with chaos_master(), LiveScheduler({"node": Resources(7, 7 * 1024)}, LiveSettings("static")) as scheduler:

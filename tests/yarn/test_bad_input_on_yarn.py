@@ -42,7 +42,7 @@ def test_what_no_cluster_can_do_is_said_before_anything_is_done(refused: Refused
     for words, sentence in (
         (
             ["--memory-mb=900000"],
-            "memory_mb is '900000', which gives a master 900000, but must give it at most 4096: YARN grants one "
+            "--memory-mb is '900000', which gives a master 900000, but must give it at most 4096: YARN grants one "
             "container no more than 4096 MB and 4 vcores",
         ),
         (
