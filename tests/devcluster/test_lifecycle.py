@@ -247,11 +247,11 @@ def test_status_tells_how_each_daemon_is_and_what_to_run(
     }
     assert {one["name"] for one in told["daemons"] if one["pid"] == 0} == {"datanode"}
     assert main(["devcluster", "status", *flags]) == 1
-    assert f"eps devcluster start --home {home} starts again what has ended" in capsys.readouterr().out
+    assert f"eps devcluster start --home {home} restarts daemons that have exited" in capsys.readouterr().out
     hung.send(signal.SIGCONT)
     stop(home)
     assert main(["devcluster", "status", *flags]) == 1
-    assert capsys.readouterr().out.endswith(f"\nnothing runs: eps devcluster start --home {home}\n")
+    assert capsys.readouterr().out.endswith(f"\nnothing runs; start it with: eps devcluster start --home {home}\n")
 
 
 def test_hadoops_commands_are_given_its_files_and_their_words(home: Path) -> None:
