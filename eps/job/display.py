@@ -15,7 +15,7 @@ from eps.core.evictions import TAKEN_AWAY
 from eps.core.reconfig import Operation, Phase
 from eps.core.recovery import LossOutcome
 from eps.core.types import Address
-from eps.job.status import UNREACHABLE, WAITING_STATES, without_figures
+from eps.job.status import UNREACHABLE, WAITING_STATES, checkpoints_of, without_figures
 
 Status = Mapping[str, Any]
 
@@ -331,7 +331,7 @@ def troubles_of(status: Status) -> dict[str, str]:
 
 def checkpoints_text(status: Status) -> str:
     """Return the numbers of complete, skipped and failed checkpoints, and the latest; empty if there were none."""
-    found = status.get("checkpoints", {})
+    found = checkpoints_of(status)
     if not any(found.get(key) for key in ("complete", "skipped", "failed")):
         return ""
     parts = [f"{found['complete']} complete", f"{found['skipped']} skipped", f"{found['failed']} failed"]
@@ -506,8 +506,8 @@ def status_text(status: Status, *, resumable: bool = False) -> str:
     if resumable:
         lines.append(f"  {how_to_resume(status['name'], status['reason'])}")
     live = status["state"] in LIVE_STATES
-    for when, key in ((" before the job was resumed", "earlier_changes"), (" so far" if live else "", "changes")):
-        if changes := status.get(key):
+    for when, told in ((" before the job was resumed", status.get("earlier", {})), (" so far" if live else "", status)):
+        if changes := told.get("changes"):
             lines.append(f"  changes{when}:")
             lines += [f"    {change_title(change)}: {change_outcome(change)}" for change in changes]
     return "\n".join(lines)

@@ -220,26 +220,25 @@ def with_record(directory: JobDir, status: dict[str, Any]) -> dict[str, Any]:
     record = _readable(directory)
     if application_id := (record.yarn.application or {}).get("application_id"):
         status = {**status, "application_id": str(application_id)}
-    return _with_earlier(status, record.earlier)
+    return {**status, "earlier": dict(record.earlier)} if record.earlier else status
 
 
 def earlier_of(directory: JobDir, former: Record) -> dict[str, Any]:
     """Return what a resumed job's record keeps of its earlier runs: the latest changes, sums of checkpoints."""
-    found = _with_earlier(status_of(directory, former), former.earlier)
-    changes = [*found.get("earlier_changes", ()), *found["changes"]][-MOST_EARLIER:]
-    kept = (*_SUMS, "latest_clock")
-    checkpoints = {name: value for name, value in found.get("checkpoints", {}).items() if name in kept}
+    found = {**status_of(directory, former), "earlier": former.earlier}
+    changes = [*former.earlier.get("changes", ()), *found["changes"]][-MOST_EARLIER:]
+    checkpoints = {name: value for name, value in checkpoints_of(found).items() if name in (*_SUMS, "latest_clock")}
     return {"changes": changes, "checkpoints": checkpoints} if changes or any(checkpoints.values()) else {}
 
 
-def _with_earlier(status: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
-    if not earlier:
-        return status
-    before, now = earlier["checkpoints"], status.get("checkpoints", {})
-    checkpoints = {"error": "", **before, **now, **{name: before.get(name, 0) + now.get(name, 0) for name in _SUMS}}
-    if checkpoints.get("latest_clock") is None:
-        checkpoints["latest_clock"] = before.get("latest_clock")
-    return {**status, "checkpoints": checkpoints, "earlier_changes": earlier["changes"]}
+def checkpoints_of(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the checkpoints of a job went, those of its earlier runs included; empty where none is known."""
+    now, before = status.get("checkpoints", {}), status.get("earlier", {}).get("checkpoints", {})
+    if not before:
+        return dict(now)
+    found = {"error": "", **now, **{name: now.get(name, 0) + before.get(name, 0) for name in _SUMS}}
+    latest = now.get("latest_clock")
+    return {**found, "latest_clock": before.get("latest_clock") if latest is None else latest}
 
 
 def without_figures(text: str) -> str:

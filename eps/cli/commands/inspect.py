@@ -14,7 +14,15 @@ from eps.cluster.supervisor.process import MASTER
 from eps.errors import DeadlineError, EpsError, JobNotFoundError, PeerUnavailableError
 from eps.job.client import Job
 from eps.job.display import STOPPED_STATES, status_text
-from eps.job.status import LOGS_COMMAND, UNREACHABLE, WAITING_STATES, application_id_of, attempt_of, member_of
+from eps.job.status import (
+    LOGS_COMMAND,
+    UNREACHABLE,
+    WAITING_STATES,
+    application_id_of,
+    attempt_of,
+    checkpoints_of,
+    member_of,
+)
 from eps.spec.results import detached_places
 from eps.spec.runtime import Runtime
 from eps.storage.jobdir import JobDir, can_be_resumed
@@ -56,7 +64,7 @@ def fetch(args: argparse.Namespace) -> int:
             if path.exists() and setting in places:
                 print(f"  {what}: {places[setting]}")
         # A finished job on YARN has given its checkpoints up.
-        if found["state"] in STOPPED_STATES and found["checkpoints"].get("complete"):
+        if found["state"] in STOPPED_STATES and checkpoints_of(found).get("complete"):
             print(f"  checkpoints: {Runtime.of_job(directory).checkpoints}")
     finally:
         job.close()
