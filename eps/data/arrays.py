@@ -116,30 +116,30 @@ def is_array_file(text: str) -> bool:
 @contextmanager
 def _own_folder(parent: Path) -> Iterator[Path]:
     """Yield a new folder, which is removed at the end; first remove those of processes that no longer run."""
-    # A process holds the lock of its folder as long as it lives.  The lock of the parent keeps others from a folder
-    # that is not locked yet.
-    with _locked(parent):
-        for left in parent.glob(f"{_FOLDER_PREFIX}*"):
-            with suppress(OSError), _locked(left, fcntl.LOCK_NB):
-                shutil.rmtree(left)
-        folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=parent))
-        lock = os.open(folder, os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    for left in parent.glob(f"{_FOLDER_PREFIX}*"):
+        with suppress(OSError):
+            os.close(_locked(left, os.O_RDWR))
+            shutil.rmtree(left, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix=".tmp-", dir=parent))
+    lock = _locked(made, os.O_RDWR | os.O_CREAT)
+    # Others find it by its name only once it is locked.
+    folder = made.rename(parent / f"{_FOLDER_PREFIX}{made.name.removeprefix('.tmp-')}")
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextmanager
-def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
-    fd = os.open(folder, os.O_RDONLY)
+def _locked(folder: Path, flags: int) -> int:
+    """Lock a folder until the process ends, and return the descriptor; raise OSError if another one has the lock."""
+    fd = os.open(folder / "lock", flags | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | flags)
-        yield
-    finally:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
         os.close(fd)
+        raise
+    return fd
 
 
 def _pair(given: Mapping[str, Any]) -> dict[str, Any]:

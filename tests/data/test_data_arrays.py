@@ -93,6 +93,7 @@ def test_files_of_a_killed_process_are_removed_by_the_next(home: Path) -> None:
     with array_files({"data": X, "labels": Y}, lambda: home) as mine:
         left = Path(mine["data"]).parent.with_name(".tmp-arrays-of-a-killed-one")
         left.mkdir()
+        (left / "lock").touch()
         (left / "data.npz").touch()
         with array_files({"data": X, "labels": Y}, lambda: home) as values:
             assert Path(mine["data"]).exists() and Path(values["data"]).exists() and not left.exists()
