@@ -138,9 +138,9 @@ def _number(text: str) -> float:
 
 
 def _sentence(error: argparse.ArgumentError) -> str:
-    """Return what argparse finds wrong, as it is said elsewhere: by the name, without its dashes."""
+    """Return what argparse finds wrong."""
     message = _CHOICE.sub(r"is \1, but must be one of \2", error.message)
     if error.argument_name is None:
         return message
-    named = error.argument_name.partition("/")[0].lstrip("-")
+    named = error.argument_name.partition("/")[0]
     return f"{named} {message}" if message.startswith("is ") else f"{named}: {message}"

@@ -101,6 +101,8 @@ def array_files(settings: Mapping[str, Any], make_folder: Callable[[], Path]) ->
         column = labels if isinstance(labels, str) else None
         test = table_of(given["test"], given.pop("test_labels", column), "test", "test_labels", table.feature_names)
         _check_alike(table.X, test.X)
+    elif "test_labels" in arrays:
+        raise ConfigError(f"test_labels is an array, but test is {given.get('test')!r}: give both as arrays")
     with _own_folder(make_folder()) as folder:
         given["data"] = table.write(folder / "data.npz")
         if test is not None:
@@ -132,7 +134,7 @@ def _own_folder(parent: Path) -> Iterator[Path]:
 
 
 def _locked(folder: Path, flags: int) -> int:
-    """Lock a folder until the process ends, and return the descriptor; raise OSError if another one has the lock."""
+    """Lock a folder until the process ends; return the descriptor, or raise OSError if another process has the lock."""
     fd = os.open(folder / "lock", flags | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

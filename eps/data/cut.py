@@ -106,11 +106,14 @@ def check_inputs(settings: DataSettings) -> None:
     ConfigError
         A scikit-learn data set is unknown, or scikit-learn is not installed.
     """
-    for text in (settings.data, settings.labels, settings.test_path, settings.test_labels):
+    for name, text in (
+        ("data", settings.data), ("labels", settings.labels), ("test", settings.test_path),
+        ("test_labels", settings.test_labels),
+    ):  # fmt: skip
         if text is not None and is_builtin(text):
             check_builtin(text)
         elif text is not None:
-            input_paths(text)
+            input_paths(text, name)
 
 
 def dataset_key(settings: DataSettings) -> str:
@@ -120,14 +123,14 @@ def dataset_key(settings: DataSettings) -> str:
         text = getattr(settings, name)
         is_file = text is not None and (name != "test" or settings.test_path is not None)
         if is_file:
-            values[name] = _content(text)
+            values[name] = _content(text, name)
     return hashlib.sha256(json.dumps([FORMAT_VERSION, values], sort_keys=True).encode()).hexdigest()
 
 
-def _content(text: str) -> list[list[str]]:
+def _content(text: str, name: str) -> list[list[str]]:
     if is_builtin(text):
         return [[text, builtin_version(text)]]
-    paths = input_paths(text)
+    paths = input_paths(text, name)
     beside = [labels for path in paths if (labels := idx_labels_beside(path)) is not None]
     # The name counts too: its extension may determine the format.
     return [[path.name, content_key(path)] for path in [*paths, *beside]]

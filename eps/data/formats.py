@@ -23,6 +23,7 @@ from eps.data.settings import FORMATS, INDEX_BASES
 from eps.data.table import parse_table
 from eps.errors import ConfigError, DataError
 from eps.storage.locations import Location
+from eps.system.nearest import one_of
 
 #: Prefix of ``--data`` for a data set of scikit-learn.
 SKLEARN_PREFIX = "sklearn:"
@@ -83,10 +84,10 @@ def load(
     """
     data = str(path_or_name)
     if format not in FORMATS:
-        raise ConfigError(f"format is {format!r}, but must be one of {', '.join(FORMATS)}")
+        raise ConfigError(f"format is {format!r}, but must be {one_of(format, FORMATS)}")
     if index_base not in INDEX_BASES:
-        raise ConfigError(f"index base is {index_base!r}, but must be one of {', '.join(INDEX_BASES)}")
-    labels_path = None if labels is None else input_paths(str(labels))[0]
+        raise ConfigError(f"index_base is {index_base!r}, but must be {one_of(index_base, INDEX_BASES)}")
+    labels_path = None if labels is None else input_paths(str(labels), "labels")[0]
     if is_builtin(data) or format == "sklearn":
         if not is_builtin(data) or format not in ("auto", "sklearn"):
             raise ConfigError(f"data {data!r} does not fit format {format!r}: sklearn:NAME is format sklearn")
@@ -309,7 +310,7 @@ def check_builtin(data: str) -> str:
     """
     name = data.removeprefix(SKLEARN_PREFIX)
     if name not in SKLEARN_NAMES:
-        raise ConfigError(f"data is {data!r}, but the scikit-learn data set must be one of {', '.join(SKLEARN_NAMES)}")
+        raise ConfigError(f"data is {data!r}, but the scikit-learn data set must be {one_of(name, SKLEARN_NAMES)}")
     if importlib.util.find_spec("sklearn") is None:
         raise ConfigError(f"data is {data!r}, which needs scikit-learn: pip install '.[data]' in EPS's folder")
     return name

@@ -17,6 +17,7 @@ from scipy import sparse
 from eps.data.raw import Float64Array, Matrix, csr_float32
 from eps.data.settings import NORMALIZATIONS
 from eps.errors import ConfigError, DataError
+from eps.system.nearest import one_of
 
 #: Sparse data with at most this many columns is made dense for centring.
 MAX_DENSIFIED_COLUMNS = 1024
@@ -133,7 +134,7 @@ def fit_normalizer(kind: str, X: Matrix) -> Normalizer:
         to keep a weight for each.
     """
     if kind not in NORMALIZATIONS:
-        raise ConfigError(f"normalize is {kind!r}, but must be one of {', '.join(NORMALIZATIONS)}")
+        raise ConfigError(f"normalize is {kind!r}, but must be {one_of(kind, NORMALIZATIONS)}")
     if kind == "standard":
         return _fit_standard(X)
     if kind == "tfidf":

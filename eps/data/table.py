@@ -12,11 +12,14 @@ import numpy as np
 
 from eps.data.raw import Float64Array, RawData, check_width, labels_from_strings, to_matrix
 from eps.errors import ConfigError, DataError
+from eps.system.nearest import did_you_mean
 
 #: Names of the label column if ``label_column`` is "auto".
 LABEL_NAMES = ("label", "class", "target", "y")
 _DELIMITERS = ",;\t|"
 _SHOWN_CHARACTERS = 60
+#: Most names of columns in a message.
+MOST_NAMES = 20
 
 
 def parse_table(
@@ -87,10 +90,14 @@ def parse_table(
         raise ConfigError(f"{name}: column {label} is both the label and a feature: leave it out of the columns")
     if not kept:
         raise DataError(f"{name}: {width} column: rows need a label and at least one feature")
+    if labels_optional and features not in (None, len(kept)):
+        raise DataError(f"{name}: {width} columns, but the model takes {features} features, with or without the label")
     check_width(len(kept), features, name)
 
     label_texts = _check_rows(text, delimiter, width, label, header is not None, name)
-    table = _numbers(text, delimiter, kept, header, name)
+    source = "as in the training data" if labels_optional else "see --label-column"
+    hint = "" if label is None else f"; the label is {_title(label, header)} ({source})"
+    table = _numbers(text, delimiter, kept, header, name, hint)
     y, classes = (None, None) if label is None else labels_from_strings(label_texts, name)
     return RawData(
         X=to_matrix(table, name),
@@ -173,8 +180,10 @@ def column_number(wanted: str, header: list[str] | None, width: int, what: str, 
     try:
         number = int(wanted)
     except ValueError:
-        known = ", ".join(header) if header else "none: the file has no header"
-        raise ConfigError(f"{name}: {what} {wanted!r} is not a column: names are {known}") from None
+        more = f" and {len(header) - MOST_NAMES} more" if header and len(header) > MOST_NAMES else ""
+        known = ", ".join(header[:MOST_NAMES]) + more if header else "none: the file has no header"
+        near = did_you_mean(wanted, header or ())
+        raise ConfigError(f"{name}: {what} {wanted!r} is not a column: names are {known}{near}") from None
     if not -width <= number < width:
         raise ConfigError(f"{name}: {what} {number} does not exist: must be in {-width} .. {width - 1}")
     return number % width
@@ -201,7 +210,13 @@ def _check_rows(text: str, delimiter: str, width: int, label: int | None, has_he
     return labels
 
 
-def _numbers(text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str) -> Float64Array:
+def _title(column: int, header: list[str] | None) -> str:
+    return f"column {column if header is None else header[column]}"
+
+
+def _numbers(
+    text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str, hint: str
+) -> Float64Array:
     try:
         lines = io.StringIO(text)
         if header is not None:
@@ -217,25 +232,27 @@ def _numbers(text: str, delimiter: str, kept: list[int], header: list[str] | Non
             ndmin=2,
         )
     except ValueError:
-        _raise_bad_cell(text, delimiter, kept, header, name)
+        _raise_bad_cell(text, delimiter, kept, header, name, hint)
     if not np.isfinite(table).all():
-        _raise_bad_cell(text, delimiter, kept, header, name)
+        _raise_bad_cell(text, delimiter, kept, header, name, hint)
     return table
 
 
-def _raise_bad_cell(text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str) -> NoReturn:
+def _raise_bad_cell(
+    text: str, delimiter: str, kept: list[int], header: list[str] | None, name: str, hint: str
+) -> NoReturn:
     rows = rows_of(text, delimiter)
     if header is not None:
         next(rows)
     for line, cells in rows:
         for column in kept:
             cell = cells[column].strip()
-            title = f"column {column}" if header is None else f"column {header[column]}"
+            title = _title(column, header)
             if not cell:
                 raise DataError(f"{name}:{line}: {title} is missing: choose columns without missing values")
             if not is_number(cell):
                 shown = cell[:_SHOWN_CHARACTERS]
-                raise DataError(f"{name}:{line}: {shown}: {title} must be a number: choose numeric columns")
+                raise DataError(f"{name}:{line}: {shown}: {title} must be a number: choose numeric columns{hint}")
             if not math.isfinite(float(cell)):
                 raise DataError(f"{name}:{line}: {cell}: {title} must be a finite number")
     raise DataError(f"{name}: not a table of numbers divided by {delimiter!r}")

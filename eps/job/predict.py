@@ -37,6 +37,9 @@ class TrainedModel:
         self._task = self._model.task_for(self._model.chosen)
         self._is_of_ratings = exported.reading.get("format") == RATINGS
 
+    def __repr__(self) -> str:
+        return f"<TrainedModel {self.name} of {self.num_features} features>"
+
     @property
     def name(self) -> str:
         """The name of the model: ``softmax``, or ``path.py:Class``."""

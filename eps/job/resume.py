@@ -16,7 +16,7 @@ from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo, is_complete, open_dataset
 from eps.errors import ConfigError, DataError, JobExistsError, PlanError, StorageError
 from eps.job.launch import PreparedJob, check_runtime, data_settings
-from eps.job.status import RUNS, check_unfinished
+from eps.job.status import RUNS, check_unfinished, earlier_of
 from eps.net.security.certificates import make_certificates
 from eps.net.security.credentials import Security, TlsFiles
 from eps.spec.job_spec import JobSpec
@@ -127,9 +127,8 @@ def _prepare(
         )
     runtime = dataclasses.replace(before, start=start)
     # Only for the check: the job keeps the settings that the user gave.
-    sized = dataclasses.replace(
-        before.spec, workers=start.workers or before.spec.workers, servers=start.servers or before.spec.servers
-    )
+    spec = before.spec
+    sized = spec.with_settings(workers=start.workers or spec.workers, servers=start.servers or spec.servers)
     check_runtime(runtime)
     if check is not None:
         check(sized)
@@ -147,6 +146,7 @@ def _prepare(
             runtime=runtime.to_values(),
             results=former.results,
             yarn=YarnPart(application=former.yarn.application, claim=former.yarn.claim),
+            earlier=earlier_of(directory, former),
             former=former,
         )
         write_record(directory.job_json, record)
@@ -182,7 +182,7 @@ def _with_python(spec: JobSpec, python: str) -> JobSpec:
         raise ConfigError(
             f"python is {python!r}, but only containers on YARN have another one: the job is on {spec.on}"
         )
-    return dataclasses.replace(spec, python=python)
+    return spec.with_settings(python=python)
 
 
 def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:

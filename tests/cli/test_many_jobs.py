@@ -129,7 +129,7 @@ def test_what_is_needed_still_is_kept_and_told(
 
 def test_names_and_all_are_not_for_the_same_command(jobs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prune", "sweep-b-", "--all", "--older-than", "0s"]) == 2
-    told = "eps: all is for jobs of any name, and 'sweep-b-' for some: give one of them\n"
+    told = "eps: --all is for jobs of any name, and 'sweep-b-' for some: give one of them\n"
     assert capsys.readouterr().err == told and there() == set(jobs)
 
 

@@ -104,7 +104,7 @@ def play(args: argparse.Namespace) -> int:
     if any(kind in NETWORK_KINDS for kind in kinds):
         # Before any thread is there: they would stay behind.
         network = NamespaceNetwork(kinds)
-        if request.spec.van == "auto":
+        if request.spec.network.van == "auto":
             # Of all ways only this one is a network.
             request = request.with_spec(van="tcp")
     asked = ChaosRequest(

@@ -48,11 +48,11 @@ def request_of(args: argparse.Namespace) -> RunRequest:
     flags = {name: value for name, value in vars(args).items() if name not in _OWN_FLAGS}
     path = getattr(args, "job_file", None)
     if path is None:
-        return RunRequest.from_values(flags, "flags")
+        return RunRequest.from_values(flags)
     from_file = read_job_file(Path(path))
     # Checked on its own first: an error in the file is told as one of the file.
     RunRequest.from_values(from_file, path)
-    request = RunRequest.from_values({**from_file, **flags}, path)
+    request = RunRequest.from_values({**from_file, **flags})
     # A file may serve jobs on YARN and others: only flags of YARN are refused for the others.
     return dataclasses.replace(request, given=request.given - (OF_YARN - flags.keys()))
 
@@ -79,7 +79,7 @@ def submit(args: argparse.Namespace) -> int:
     if request.spec.on != "yarn":
         if "on" in vars(args):
             raise ConfigError(f"on is {request.spec.on!r}, but a job is submitted to yarn")
-        request = dataclasses.replace(request, spec=dataclasses.replace(request.spec, on="yarn"))
+        request = request.with_spec(on="yarn")
     if request.spec.folds and request.spec.fold < 0:
         raise ConfigError("folds are trained one after the other by eps run: submit one with --fold")
     check_results(request)

@@ -14,6 +14,7 @@ from eps.ml.models.dnn import Dnn
 from eps.ml.models.linear import Lasso, Linear, LinearModel, Logistic, Ridge, Robust, Svm
 from eps.ml.models.mf import Mf
 from eps.ml.models.softmax import Softmax
+from eps.system.nearest import did_you_mean
 
 __all__ = ["MODELS", "LinearModel", "Model", "Task", "encode_labels", "load_model"]
 
@@ -46,7 +47,8 @@ def load_model(name: str) -> type[Model]:
         return MODELS[name]
     path, colon, class_name = name.rpartition(":")
     if not colon or not path.endswith(".py"):
-        raise ConfigError(f"model is {name!r}, but must be one of {', '.join(sorted(MODELS))}, or path.py:Class")
+        known, hint = ", ".join(sorted(MODELS)), did_you_mean(name, MODELS)
+        raise ConfigError(f"model is {name!r}, but must be one of {known}, or path.py:Class{hint}")
     return _user_class(Path(path), class_name)
 
 
