@@ -79,7 +79,7 @@ def test_a_damaged_log_of_the_master_ends_the_job_and_is_named(home: Path) -> No
             job.wait(TIMEOUT_S)
         ended = find_job("damaged").ended()
     assert ended is not None and ended.state == "failed"
-    assert "cannot go on" in ended.reason and "log-00000000: offset 8" in ended.reason
+    assert "the job master failed" in ended.reason and "log-00000000: offset 8" in ended.reason
 
 
 @pytest.mark.parametrize("victim", MASTERS)
