@@ -212,7 +212,8 @@ class Dimension:
             raise ConfigError(f"space.{name} is {value!r}, but {rule}")
         ((kind, arguments),) = value.items()
         if kind not in _KINDS or not isinstance(arguments, list):
-            raise ConfigError(f"space.{name} is {dict(value)!r}, but {rule}")
+            near = "" if kind in _KINDS else did_you_mean(str(kind), _KINDS)
+            raise ConfigError(f"space.{name} is {dict(value)!r}, but {rule}{near}")
         number = _KINDS[kind]
         if number is None:
             if not arguments:

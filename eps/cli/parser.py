@@ -184,7 +184,7 @@ def _training_command(commands: Any, name: str, help_text: str, text: str, examp
         formatter_class=help_format,
         argument_default=argparse.SUPPRESS,
     )
-    parser.add_argument("job_file", nargs="?", metavar="JOB.toml", help="file with settings; flags go before it")
+    parser.add_argument("job_file", nargs="?", metavar="JOB.toml", help="file with settings; flags override them")
     parser.add_argument("--name", type=given_name, metavar="NAME", help="name of the job (default: MODEL-N)")
     parser.add_argument(
         "--anew",

@@ -12,7 +12,7 @@ from eps.system.nearest import one_of
 Task = Literal["binary", "multiclass", "regression"]
 
 TASKS = ("binary", "multiclass", "regression")
-FORMATS = ("auto", "libsvm", "csv", "dense", "npz", "npy", "idx", "text", "sklearn")
+FORMATS = ("auto", "libsvm", "csv", "dense", "npz", "npy", "idx", "text", "ratings", "sklearn")
 NORMALIZATIONS = ("none", "l2", "standard", "tfidf", "binary")
 INDEX_BASES = ("auto", "0", "1")
 #: ``test`` with this prefix takes the last rows of the file: ``last:5000``.
@@ -70,6 +70,8 @@ class DataSettings:
         _check_choice("format", self.format, FORMATS)
         _check_choice("normalize", self.normalize, NORMALIZATIONS)
         _check_choice("index_base", self.index_base, INDEX_BASES)
+        if self.format == "ratings" and self.normalize != "none":
+            raise ConfigError(f"normalize is {self.normalize!r}, but ratings are not normalised: leave it out")
         if self.num_splits < 1:
             raise ConfigError(f"splits is {self.num_splits}, but must be at least 1")
         if not 0 <= self.seed < 2**63:

@@ -134,9 +134,10 @@ def data_settings(spec: JobSpec) -> DataSettings:
     ConfigError
         A value that cannot work.
     """
+    model = load_model(spec.model)
     values: dict[str, Any] = {
         "data": spec.data,
-        "task": load_model(spec.model).task_for(model_options(spec)),
+        "task": model.task_for(model_options(spec)),
         "num_splits": spec.splits,
         "seed": spec.seed,
         "labels": spec.labels or None,
@@ -144,7 +145,7 @@ def data_settings(spec: JobSpec) -> DataSettings:
         "test_labels": spec.test_labels or None,
         "folds": spec.folds or None,
         "fold": max(0, spec.fold),
-        "format": spec.reading.format,
+        "format": model.data_format if spec.reading.format == "auto" else spec.reading.format,
         "features": spec.features or None,
         "label_column": spec.reading.label_column,
         "columns": tuple(part.strip() for part in spec.reading.columns.split(",") if part.strip()),

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eps.cluster.choice import check_backend
+from eps.data.arrays import is_array_file
 from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo, is_complete, open_dataset
 from eps.errors import ConfigError, DataError, JobExistsError, PlanError, StorageError
 from eps.job.launch import PreparedJob, check_runtime, data_settings
-from eps.job.status import RUNS, check_unfinished
+from eps.job.status import RUNS, check_unfinished, earlier_of
 from eps.net.security.certificates import make_certificates
 from eps.net.security.credentials import Security, TlsFiles
 from eps.spec.job_spec import JobSpec
@@ -145,6 +146,7 @@ def _prepare(
             runtime=runtime.to_values(),
             results=former.results,
             yarn=YarnPart(application=former.yarn.application, claim=former.yarn.claim),
+            earlier=earlier_of(directory, former),
             former=former,
         )
         write_record(directory.job_json, record)
@@ -202,6 +204,10 @@ def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
     try:
         dataset = prepare(data_settings(runtime.spec), None, cache_dir())
     except (ConfigError, DataError, StorageError) as error:
+        if is_array_file(runtime.spec.data):
+            raise DataError(
+                f"{gone}, and it was made of arrays, which EPS does not keep: run the job again with these arrays"
+            ) from error
         raise DataError(f"{gone}, and cannot be made again: {error}") from error
     if dataset.split_checksums != runtime.shape.split_checksums:
         raise DataError(f"{gone}, and {runtime.spec.data} has changed since: the job cannot be resumed with other data")

@@ -318,7 +318,7 @@ class Master:
                     self._containers.end()
 
     def _write_record(self, record: Mapping[str, Any], sync: bool) -> None:
-        logger.info("M %s", record)
+        logger.info("M %s", records.line_of(record))
         if sync:
             self._job.log.sync(self._job.now())
         self._notes.journal(record, sync=sync)

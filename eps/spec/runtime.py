@@ -238,6 +238,9 @@ def identity(runtime: Runtime) -> dict[str, Any]:
     spec = runtime.spec.values()
     data = hashlib.sha256("".join(runtime.shape.split_checksums).encode("utf-8")).hexdigest()
     found = {name: value for name, value in spec.items() if name not in _HOW_IT_RUNS}
+    if not runtime.spec.rank:
+        # Checkpoints of earlier versions do not have it.
+        del found["rank"]
     model = {"model": _model_of(runtime.spec)}
     return {**found, **model, "parameters": runtime.key_space.num_keys, "content of its splits": data}
 
@@ -286,6 +289,8 @@ def optimizer_settings(spec: JobSpec) -> OptimizerSettings:
 def model_options(spec: JobSpec) -> dict[str, Any]:
     """Return the options of the settings' model, by the names that its class declares."""
     known: dict[str, Any] = {"hidden": _hidden_sizes(spec.hidden), "huber_delta": spec.huber_delta}
+    if spec.rank:
+        known["rank"] = spec.rank
     options = {name: known[name] for name in load_model(spec.model).options if name in known}
     if spec.model_options:
         options.update(_own_options(spec.model_options))

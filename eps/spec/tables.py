@@ -33,7 +33,9 @@ _SIZES = {"memory": "memory_mb", "memory-mb": "memory_mb", "vcores": "vcores", "
 class Reading(Table, frozen=True):
     """How the data is read."""
 
-    format: Annotated[str, "auto, libsvm, csv, dense, npz, npy, idx, text (n-grams) or sklearn", "NAME"] = "auto"
+    format: Annotated[
+        str, "auto, libsvm, csv, dense, npz, npy, idx, text (n-grams), ratings (user, item, rating) or sklearn", "NAME"
+    ] = "auto"
     label_column: Annotated[
         str, "column with the label in dense text: auto, first, last, a number or a name", "NAME|N"
     ] = "auto"

@@ -32,6 +32,7 @@ from eps.job.client import Job
 from eps.job.display import summary_text
 from eps.job.master_link import Progress
 from eps.spec.file import RunRequest
+from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, create_job_dir
 from tests.cli.conftest import FakeJob, change_of, status_of
 from tests.fakes.records import note_application, note_end, note_ended, note_settings
@@ -78,6 +79,24 @@ def test_list_shows_running_and_ended_jobs(home: Path, fake: FakeJob, capsys: py
 def test_list_of_nothing_is_no_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     assert capsys.readouterr().out == "no jobs\n"
+
+
+def test_list_that_finds_nothing_says_what_it_looked_for(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "fakes"]) == main(["list", "--state", "failed"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told == ["no job's name begins with 'fakes'; did you mean fake?", "no jobs that are failed"]
+    assert main(["list", "fakes", "--json"]) == 0 and json.loads(capsys.readouterr().out) == []
+    assert main(["list", "--state", "runing"]) == 2
+    assert capsys.readouterr().err.endswith("; did you mean running?\n")
+
+
+def test_list_shows_no_clock_that_is_older_than_the_first(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = FakeJob(home)
+    write_json_atomic(job.dir.status_json, status_of(clock=0, as_of_s=1.0))
+    job.end("killed")
+    job.close()
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[5] == "-"
 
 
 def test_change_prints_its_phases_and_ends_with_0(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:

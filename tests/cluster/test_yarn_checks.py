@@ -9,7 +9,7 @@ import pytest
 from eps.cluster.yarn.checks import Cluster, check_job
 from eps.errors import EpsError
 from eps.spec.job_spec import JobSpec
-from tests.fakes.telling_yarn import TellingYarn as Told
+from tests.fakes.yarn_client import FakeYarnClient as Told
 
 
 def check(told: Told, **settings: Any) -> None:

@@ -19,7 +19,7 @@ from eps.cluster.yarn.types import Grant, Launch, Resource, Submission
 from eps.errors import ConfigError
 from eps.spec.job_spec import JobSpec
 from tests.cluster.allocation_world import REGISTRATION, name
-from tests.fakes.telling_yarn import TellingYarn
+from tests.fakes.yarn_client import FakeYarnClient
 
 GPU = ("yarn.io/gpu", 1)
 ORDERS = MasterOrders("hdfs://nn/shared", "python", {}, {})
@@ -62,13 +62,13 @@ def test_a_container_is_asked_for_with_what_its_role_has_and_says_who_may_see_it
 def test_a_resource_that_the_cluster_has_not_is_refused(largest: Resource, reason: str) -> None:
     spec = JobSpec().with_settings(on="yarn", workers=1, servers=1, resource=("worker=yarn.io/gpu=2",))
     with pytest.raises(ConfigError, match=reason):
-        check_job(Cluster(TellingYarn(largest=largest)), spec)  # type: ignore[arg-type]
+        check_job(Cluster(FakeYarnClient(largest=largest)), spec)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("largest", [Resource(3072, 8, (("yarn.io/gpu", 2),)), None])
 def test_a_resource_that_the_cluster_has_or_does_not_tell_of_is_taken(largest: Resource | None) -> None:
     spec = JobSpec().with_settings(on="yarn", workers=1, servers=1, resource=("worker=yarn.io/gpu=2",))
-    check_job(Cluster(TellingYarn(largest=largest)), spec)  # type: ignore[arg-type]
+    check_job(Cluster(FakeYarnClient(largest=largest)), spec)  # type: ignore[arg-type]
 
 
 # ---- as Hadoop's records

@@ -179,13 +179,13 @@ def test_the_interpreter_is_a_path_or_an_archive(tmp_path: Path) -> None:
     assert python_environment("") == PythonEnvironment(sys.executable)
     assert python_environment("/opt/py/bin/python") == PythonEnvironment("/opt/py/bin/python")
     archive = tmp_path / "env.tar.gz"
-    with pytest.raises(ConfigError, match=r"there is no such archive: make it with conda-pack or venv-pack"):
+    with pytest.raises(ConfigError, match="no such archive"):
         python_environment(str(archive))
     archive.write_bytes(b"x")
     assert python_environment(str(archive)) == PythonEnvironment(f"./{ENVIRONMENT}/bin/python", str(archive))
     for remote in ("hdfs:///envs/a.zip", "hdfs:/envs/a.zip"):
         assert python_environment(remote).archive == remote
-    with pytest.raises(ConfigError, match="must be the absolute path of an interpreter that every node has"):
+    with pytest.raises(ConfigError, match="absolute path"):
         python_environment("python3")
 
 
@@ -233,7 +233,7 @@ def test_orders_survive_the_way_to_the_master() -> None:
     # The shell that sets it has no word in it.
     assert text.replace("=", "").replace("+", "").replace("/", "").isalnum()
     assert MasterOrders.from_text(text) == orders
-    with pytest.raises(ConfigError, match="EPS_YARN does not say what this application master is to do"):
+    with pytest.raises(ConfigError, match="EPS_YARN"):
         MasterOrders.from_text("e30=")
 
 

@@ -25,8 +25,8 @@ from hscheduler.application.follow import Following, known_sweeps
 from hscheduler.application.orders import SWEEP, SWEEP_TYPE
 from hscheduler.cli import main
 from tests.fakes.patient_hdfs import hdfs as hdfs
-from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
+from tests.fakes.yarn_client import ID, FakeYarnClient
 
 pytest.importorskip("requests")
 FILE = """
@@ -56,22 +56,18 @@ REPORT: dict[str, Any] = {
 }  # fmt: skip
 
 
-class RunningSweep(Cluster):
+class RunningSweep(FakeYarnClient):
     """A YARN whose application leaves what a sweep leaves, and has ended then; or which says what a test has it say."""
 
     def __init__(self, home: Path) -> None:
-        super().__init__(JobDir(home / "none"))
+        super().__init__()
         self._home = home
-        self.said: list[BaseException | signal.Signals | str] = ["FINISHED"]
+        self.said = ["FINISHED"]
         self.after_submission: Callable[[], None] = lambda: None
 
-    @property
-    def directory(self) -> JobDir:
-        (found,) = (self._home / "sweeps").iterdir()
-        return JobDir(found)
-
     def submit(self, application_id: str, submission: Submission) -> None:
-        self._directory = self.directory
+        (found,) = (self._home / "sweeps").iterdir()
+        self.directory = JobDir(found)
         super().submit(application_id, submission)
         assert submission.application_type == SWEEP_TYPE and self.noted is not None
         shared = open_storage(self.noted.shared)
@@ -81,18 +77,6 @@ class RunningSweep(Cluster):
             with shared.write(name) as file:
                 file.write(content.encode())
         self.after_submission()
-
-    def report(self, application_id: str) -> ApplicationReport:
-        word = self.said.pop(0) if len(self.said) > 1 else self.said[0]
-        if isinstance(word, BaseException):
-            raise word
-        if isinstance(word, signal.Signals):
-            signal.raise_signal(word)
-            word = "ACCEPTED"
-        final = {"FINISHED": "SUCCEEDED", "KILLED": "KILLED"}.get(word, "UNDEFINED")
-        return ApplicationReport(
-            application_id, "sweep", SWEEP_TYPE, "ada", "default", word, final, "", "", -1, "", 0.0, (), 1, 0, 0
-        )
 
 
 @pytest.fixture
@@ -508,7 +492,7 @@ def test_who_interrupts_the_submission_of_a_sweep_is_told_what_became_of_it(
 def test_of_a_sweep_that_yarn_refused_nothing_is_left(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    yarn.submitting, yarn.killing = ConfigError("no such queue"), JobNotFoundError("no such application")
+    yarn.refuses("no such queue")
     assert sweep(tmp_path) == 2
     assert "no such queue" in capsys.readouterr().err
     assert staged(hdfs) == [] and not list((tmp_path / "home" / "sweeps").iterdir())

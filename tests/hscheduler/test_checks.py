@@ -154,7 +154,7 @@ def test_a_metric_of_the_test_data_needs_some() -> None:
     del found["job"]["test"]
     check_sweep(Spec.of(found))
     found["space"] = {"test": {"choice": [""]}}
-    with pytest.raises(ConfigError, match=r"metric is 'test_loss', but a job of softmax has loss$"):
+    with pytest.raises(ConfigError, match=r"'test_loss', .* has loss$"):
         check_sweep(Spec.of(found))
 
 
@@ -171,7 +171,7 @@ def test_data_is_read_once_and_what_is_wrong_with_the_first_is_told(monkeypatch:
         job={"test": ""},
     )
     del found["job"]["data"]
-    with pytest.raises(ConfigError, match=r"no trial can work: empty\.csv has no rows"):
+    with pytest.raises(ConfigError, match=r"empty\.csv has no rows"):
         check_sweep(Spec.of(found))
     assert sorted(read) == ["empty.csv", "own.py"]
     read.clear()
@@ -285,5 +285,5 @@ def test_reasons_of_failures_are_told_once_each(capsys: pytest.CaptureFixture[st
 
 def test_a_container_larger_than_a_node_does_not_fit() -> None:
     assert ClusterSpec().container() == Resources(1, 4096)
-    with pytest.raises(ConfigError, match="more than the whole cluster holds"):
+    with pytest.raises(ConfigError, match="the whole cluster"):
         check_sweep(Spec.of(tables(cluster={"container_memory": "32GiB"})))

@@ -257,5 +257,5 @@ class TestCommands:
                 reports_in(path)
         with pytest.raises(DataError, match="no iterations"):
             fit([{"trials": [], "spec": {}, "policy": "static", "makespan_s": 0.0, "decisions": []}])
-        with pytest.raises(ConfigError, match="speeds were fitted for softmax"):
+        with pytest.raises(ConfigError, match="fitted for softmax"):
             TRUE.speed(Spec.of({"job": {"model": "svm"}}).job_spec())

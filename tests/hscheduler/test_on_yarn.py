@@ -17,7 +17,7 @@ from hscheduler.live.scheduler import LiveSettings
 from hscheduler.record.api import Header
 from hscheduler.service.main import ServiceSettings
 from hscheduler.spec import ClusterSpec, Spec
-from tests.fakes.telling_yarn import TellingYarn
+from tests.fakes.yarn_client import FakeYarnClient
 
 pytest.importorskip("requests")
 SMALL = ClusterSpec(container_memory="512MiB")
@@ -69,16 +69,16 @@ def test_a_cluster_without_room_is_refused(nodes: list[ClusterNode], kind: type[
 def test_a_sweep_of_this_host_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     assert placed(Spec(), None) == placed(Spec(), "local") == Spec()
-    with pytest.raises(ConfigError, match="HADOOP_CONF_DIR is not set"):
+    with pytest.raises(ConfigError, match="HADOOP_CONF_DIR"):
         placed(Spec(), "yarn")
-    with pytest.raises(ConfigError, match="on is 'mars', but must be one of local, docker, yarn"):
+    with pytest.raises(ConfigError, match=r"'mars', .*, docker, yarn"):
         placed(Spec(), "mars")
 
 
 @pytest.fixture
-def yarn(monkeypatch: pytest.MonkeyPatch) -> TellingYarn:
+def yarn(monkeypatch: pytest.MonkeyPatch) -> FakeYarnClient:
     """Let YARN tell of nodes of 2048 MB and 4 cores at least."""
-    found = TellingYarn()
+    found = FakeYarnClient()
     monkeypatch.setattr("hscheduler.live.on_yarn.environment_configuration", HadoopConf)
     monkeypatch.setattr("hscheduler.live.on_yarn.YarnClient", lambda conf: found)
     return found
@@ -92,7 +92,7 @@ def sweep_of(**job: Any) -> Spec:
     return Spec.of({**TABLES, "cluster": {"container_memory": "512MiB"}, "job": {**JOB, **job}})
 
 
-def test_a_sweep_of_trials_that_yarn_takes_is_placed(yarn: TellingYarn, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sweep_of_trials_that_yarn_takes_is_placed(yarn: FakeYarnClient, caplog: pytest.LogCaptureFixture) -> None:
     found = placed(sweep_of(workers=9, servers=4), "yarn")
     (said,) = caplog.messages
     assert "take 7168 MB and 14 vcores, but queue 'default' has no more than 6144" in said, "once, and taken"
@@ -116,14 +116,14 @@ def test_a_sweep_of_trials_that_yarn_takes_is_placed(yarn: TellingYarn, caplog: 
     ],
 )
 def test_a_sweep_of_which_yarn_takes_no_trial_is_refused(
-    yarn: TellingYarn, told: dict[str, Any], job: dict[str, Any], reason: str
+    yarn: FakeYarnClient, told: dict[str, Any], job: dict[str, Any], reason: str
 ) -> None:
     yarn.tells(**told)
     with pytest.raises(ConfigError, match=reason):
         placed(sweep_of(**job), "yarn")
 
 
-def test_a_sweep_of_which_yarn_takes_some_trials_is_placed(yarn: TellingYarn) -> None:
+def test_a_sweep_of_which_yarn_takes_some_trials_is_placed(yarn: FakeYarnClient) -> None:
     table = {key: value for key, value in JOB.items() if key != "workers"}
     spec = Spec.of({**TABLES, "cluster": {"container_memory": "512MiB"}, "job": table,
                     "space": {"label": {"choice": ["gpu", "transient"]}}})  # fmt: skip

@@ -33,7 +33,7 @@ def optuna():
 
 def test_without_optuna_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ConfigError, match=r"needs Optuna .* pip install '.\[optuna\]' in EPS's folder, or"):
+    with pytest.raises(ConfigError, match=r"\[optuna\]"):
         points_of(Spec.of(TABLES))
 
 
@@ -105,9 +105,9 @@ def test_each_end_is_told_in_the_studys_words(optuna):
 
 def test_a_study_that_cannot_be_is_refused(optuna):
     spec = Spec.of(TABLES)
-    with pytest.raises(ConfigError, match="the study's direction is maximize, but the sweep's is minimize"):
+    with pytest.raises(ConfigError, match=r"is maximize, .* minimize"):
         OptunaPoints(spec, optuna.create_study(direction="maximize"))
-    with pytest.raises(ConfigError, match="study is 'x', but must be a study of Optuna's"):
+    with pytest.raises(ConfigError, match="study is 'x'"):
         OptunaPoints(spec, "x")
-    with pytest.raises(ConfigError, match="the study's direction is minimize and minimize"):
+    with pytest.raises(ConfigError, match="minimize and minimize"):
         OptunaPoints(spec, optuna.create_study(directions=["minimize", "minimize"]))

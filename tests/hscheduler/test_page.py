@@ -172,13 +172,13 @@ def test_a_port_that_is_taken_is_told():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ResourceError, match=f"web is {port}, but that port cannot be used"):
+        with pytest.raises(ResourceError, match=f"web is {port}, .*used"):
             PageServer(port)
 
 
 @pytest.mark.parametrize("port", [-5, 65536, 99999999])
 def test_what_is_no_port_is_told(port):
-    with pytest.raises(ConfigError, match=f"web is {port}, but must be a port, or 0"):
+    with pytest.raises(ConfigError, match=f"web is {port}, .*port"):
         PageServer(port)
 
 

@@ -73,11 +73,11 @@ def test_what_a_sweep_asks_for():
 
 def test_a_space_that_hyperopt_refuses_is_refused():
     too_large = Dimension.of("seed", {"randint": [0, 10**30]})
-    with pytest.raises(ConfigError, match="Hyperopt refuses the space: ValueError: high is out of bounds"):
+    with pytest.raises(ConfigError, match="high is out of bounds"):
         TpePoints((too_large,), 0, Direction.MINIMIZE)
 
 
 def test_without_hyperopt_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "hyperopt", None)
-    with pytest.raises(ConfigError, match=r"needs Hyperopt .* pip install '.\[sweep\]' in EPS's folder, or use random"):
+    with pytest.raises(ConfigError, match=r"\[sweep\].* use random"):
         TpePoints(SPACE, 0, Direction.MINIMIZE)

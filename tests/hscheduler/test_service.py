@@ -98,7 +98,7 @@ def test_a_job_on_yarn_is_none_of_a_service_that_is_no_application(
             lambda: sweeps.run("a", {**TABLES, "job": wrong}),
             lambda: service.SubmitJob(pb.SubmitJobRequest(job_id="one", settings_json=json.dumps(wrong)), ANYBODY),
         ):
-            with pytest.raises(ConfigError, match="start one on YARN by hscheduler serve --on yarn"):
+            with pytest.raises(ConfigError, match="serve --on yarn"):
                 submit()
         assert not scheduler.registry.tables and not scheduler.look_ups.submissions()
         place: Any = object()
@@ -123,7 +123,7 @@ def test_a_sweep_whose_beginning_took_too_long_is_begun_when_it_is_asked_for_aga
 
 def test_names_of_sweeps_and_jobs_are_kept_apart(scheduler: LiveScheduler, sweeps: Sweeps) -> None:
     sweeps.run("a", TABLES)
-    with pytest.raises(ConfigError, match="job id is 'a-trial-7', but must be another: sweep 'a' has such ids"):
+    with pytest.raises(ConfigError, match=r"'a-trial-7', .* 'a'"):
         sweeps.check_job_id("a-trial-7")
     sweeps.check_job_id("b-trial-7")
     scheduler.refuse("b-trial-7", "mine", JobSpec(), "why not")
@@ -377,7 +377,7 @@ def test_the_report_of_jobs_without_a_sweep_is_there_when_their_service_is_gone(
     with Service(directory, settings()), SchedulerClient(directory) as client:
         client.submit_job("a", JobSpec())
     assert [trial["job_id"] for trial in past_report(directory, "jobs")["trials"]] == ["a"]
-    with pytest.raises(ConfigError, match=r"sweep is 'mine', but must be one of jobs$"):
+    with pytest.raises(ConfigError, match=r"'mine', .* of jobs$"):
         past_report(directory, "mine")
 
 

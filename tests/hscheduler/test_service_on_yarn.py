@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eps.cluster.yarn.application import RESULTS, Application
-from eps.cluster.yarn.types import ApplicationReport, Submission
+from eps.cluster.yarn.types import Submission
 from eps.core.types import Address
 from eps.errors import ConfigError, JobNotFoundError
 from eps.hadoop.conf import HadoopConf
@@ -28,13 +27,13 @@ from hscheduler.service.directory import ServiceDir
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
 from tests.fakes.patient_hdfs import hdfs as hdfs
-from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
+from tests.fakes.yarn_client import ID, FakeYarnClient
 
 pytest.importorskip("requests")
 
 
-class RunningService(Cluster):
+class RunningService(FakeYarnClient):
     """A YARN whose application listens at once; a sweep of it and a job of no sweep have ended.
 
     Parameters
@@ -46,9 +45,9 @@ class RunningService(Cluster):
     """
 
     def __init__(self, state: Path, reports: dict[str, Any]) -> None:
-        super().__init__(JobDir(state))
-        self.reports = reports
-        self.said: list[BaseException | signal.Signals | str] = ["RUNNING"]
+        super().__init__(directory=JobDir(state))
+        self.left = reports
+        self.said = ["RUNNING"]
 
     def submit(self, application_id: str, submission: Submission) -> None:
         super().submit(application_id, submission)
@@ -57,22 +56,12 @@ class RunningService(Cluster):
 
     def leave(self, shared: Storage) -> None:
         """Leave the reports, and the models of their trials."""
-        left = {report_file(sweep): json.dumps(report) for sweep, report in self.reports.items()}
-        names = [trial["name"] for report in self.reports.values() for trial in report["trials"]]
+        left = {report_file(sweep): json.dumps(report) for sweep, report in self.left.items()}
+        names = [trial["name"] for report in self.left.values() for trial in report["trials"]]
         left |= {f"{JOBS}/{name}/{RESULTS}/model.npz": f"model of {name}" for name in names}
         for path, content in {**left, SERVICE_FILE: '{"host": "n1", "port": 7}'}.items():
             with shared.write(path) as file:
                 file.write(content.encode())
-
-    def report(self, application_id: str) -> ApplicationReport:
-        word = self.said.pop(0) if len(self.said) > 1 else self.said[0]
-        if isinstance(word, BaseException):
-            raise word
-        final = {"KILLED": "KILLED", "FAILED": "FAILED"}.get(str(word), "UNDEFINED")
-        return ApplicationReport(
-            application_id, "scheduler", SERVICE_TYPE, "ada", "default", str(word), final, "", "", -1, "http://rm/proxy/",
-            0.0, (), 1, 0, 0,
-        )  # fmt: skip
 
 
 def report_of(sweep: str) -> dict[str, Any]:
@@ -172,7 +161,7 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it
     assert main(["results", "other", "--state", str(state)]) == 2
     assert "sweep is 'other', but must be one of jobs, mine" in capsys.readouterr().err
     # The next one is another application.
-    detached.said, detached.started = ["RUNNING"], "application_1_0002"
+    detached.said = ["RUNNING"]
     assert serve(state, "--detach") == 0
     noted = Application.read(JobDir(state))
     assert noted is not None and noted.application_id == "application_1_0002"
@@ -183,7 +172,7 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it
     assert main(["results", "other", "--state", str(state)]) == 4
     # What it brings under the same name does not take the place of that.
     detached.said = ["RUNNING", "RUNNING", KeyboardInterrupt(), "KILLED"]
-    detached.reports["mine"] = {**report_of("mine"), "policy": "static"}
+    detached.left["mine"] = {**report_of("mine"), "policy": "static"}
     detached.leave(open_storage(noted.shared))
     assert serve(state) == 0
     for name, policy in (("mine", "static"), ("mine~1", "elastic")):
@@ -226,7 +215,7 @@ def test_commands_look_on_the_cluster_where_it_listens_and_bring_their_files_the
         f"webhdfs://{hdfs.authority}/eps/cache/"
     )
     (state.parent / "mine.py").write_text("code")
-    with pytest.raises(ConfigError, match=r"model is in .*mine\.py, but a service on YARN has no file of this host"):
+    with pytest.raises(ConfigError, match=r"mine\.py, .* this host"):
         travelling(args, {"job": {"model": f"{state.parent}/mine.py:Mine"}, "space": {}})
     assert travelling(argparse.Namespace(state=str(state.parent), scheduler=None), tables) == tables
 

@@ -64,9 +64,9 @@ def test_of_a_loss_less_is_better(metric):
 
 def test_what_a_scheduler_could_not_start_is_refused():
     spec = Spec.of({"job": {"model": "logistic"}})
-    with pytest.raises(ConfigError, match="servers is 13, but there are 12 partitions"):
+    with pytest.raises(ConfigError, match=r"13, .* 12 partitions"):
         spec.request("a", "s", {"servers": 13})
-    with pytest.raises(ConfigError, match="the scheduler decides the size of its jobs"):
+    with pytest.raises(ConfigError, match="the scheduler decides"):
         spec.request("a", "s", {"at": ["4:add-workers=2"]})
 
 
@@ -101,6 +101,7 @@ def test_what_a_scheduler_could_not_start_is_refused():
         (("{ loguniform = [1e-4, 1] }", "{ uniform = [1, 0] }"), "uniform goes from 1 to 0, but must go upwards"),
         (("{ loguniform = [1e-4, 1] }", "{ uniform = [1] }"), "uniform takes 2 numbers"),
         (("{ loguniform = [1e-4, 1] }", "0.1"), "space.learning_rate is 0.1, but must be a table with one of"),
+        (("{ loguniform = [1e-4, 1] }", "{ loguniforn = [1e-4, 1] }"), "did you mean loguniform"),
         (("{ choice = [0, 1e-4] }", "{ choice = [] }"), "space.l2 has nothing to choose from"),
         (("l2 =", "momentun ="), "'momentun' is not a setting of eps run, .* did you mean momentum"),
         (("workers = 2", "l2 = 0.1"), r"l2 is in \[space\] and in \[job\]"),
@@ -131,7 +132,7 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_memory():
     assert memory_mb("512MiB") == 512
     assert memory_mb("16 GiB") == 16384
-    with pytest.raises(ConfigError, match="container_memory is '0GiB'"):
+    with pytest.raises(ConfigError, match="'0GiB'"):
         memory_mb("0GiB", "container_memory")
 
 
@@ -154,7 +155,7 @@ def test_who_asks_for_feedback_after_the_end_is_told(tmp_path):
     path = tmp_path / "sweep.toml"
     sweep, job = "[sweep]\nfeedback_iteration = 51\n", "[job]\niterations = 50\n"
     path.write_text(sweep + job)
-    with pytest.raises(ConfigError, match="feedback_iteration is 51, but must be at most iterations, which is 50"):
+    with pytest.raises(ConfigError, match=r"51, .* at most .* 50"):
         Spec.read(path)
     either = f"{sweep}[space]\niterations = {{ choice = [50, 51] }}\n"
     for fine, iteration in ((f"{sweep}[job]\niterations = 51\n", 51), (job, 100), (either, 51)):

@@ -49,7 +49,7 @@ LOOK = Look(
         row(5, Phase.QUEUED),
         row(6, Phase.FAILED, why="worker-1: training diverged", ended_s=3.0),
     ],
-    [("trial-5", "infeasible: nobody can give a server")],
+    [("trial-5", "waits for a job to end: nobody can give a server")],
     1,
     [(1.0, "trial-1 starts"), (2.0, "trial-2 starts")],
     2,
@@ -71,7 +71,7 @@ def test_it_says_how_every_trial_is_the_running_first() -> None:
         "trial-6   failed          -        -        0          -         -       worker-1: training diverged",
         "trial-1   killed          -        -        100/400    2.5000    2.2500  the worst",
         "QUEUE (1)",
-        "trial-5  infeasible: nobody can give a server",
+        "trial-5  waits for a job to end: nobody can give a server",
         "DECISIONS (2)",
         "     1.0 s  trial-1 starts",
         "     2.0 s  trial-2 starts",
@@ -101,10 +101,8 @@ def test_a_narrow_terminal_keeps_what_is_worth_most(width: int, head: str) -> No
 
 
 def test_a_reason_to_wait_goes_on_in_a_second_line() -> None:
-    why = (
-        "infeasible: queued because there is no room for 3 workers and 1 server, and jobs with early feedback can spare"
-    )
-    lines = lines_of(replace(LOOK, queue=[("trial-5", f"{why} too little"), ("trial-7", why)]), 110, 40)
+    why = "waits for a job to end: there is no room for 3 workers and 1 server, and jobs with early feedback can spare"
+    lines = lines_of(replace(LOOK, queue=[("trial-5", f"{why} too little"), ("trial-7", why)]), 107, 40)
     first = lines.index("QUEUE (1)") + 1
     assert lines[first : first + 2] == [f"trial-5  {why.removesuffix(' can spare')}", "    can spare too little"]
     assert lines[first + 2].startswith("trial-7")
@@ -116,7 +114,7 @@ def test_who_cannot_start_is_told_what_is_missing_first() -> None:
     toy = Toy.of(1, elastic)
     toy.submit(request("a"), request("b"))
     told = "there is no room for 1 master, 2 workers and 1 server, and jobs with early feedback can spare too little"
-    assert toy.job("b").why == f"infeasible: queued because {told}"
+    assert toy.job("b").why == f"waits for a job to end: {told}"
 
 
 @pytest.mark.parametrize("width", [1, 20, 79, 200])
@@ -191,7 +189,7 @@ def test_a_view_follows_the_scheduler() -> None:
     assert (a.phase, a.workers, a.servers, a.iteration, a.iterations) == (Phase.EARLY_FEEDBACK, 2, 1, 100, 400)
     assert a.loss == 0.75 and a.eta_s == pytest.approx(300 * 0.2)
     assert b.phase is Phase.QUEUED and found.queue[0][0] == "b" and found.num_queued == 1
-    assert found.queue[0][1].startswith("infeasible"), found.queue
+    assert found.queue[0][1].startswith("waits for a job to end"), found.queue
     assert c.phase is Phase.FAILED and c.why == "its settings cannot work"
     assert (found.now_s, found.used_vcores, found.vcores, found.nodes) == (3.0, 4, 4, [("node0", 4)])
     assert found.num_decisions == 1 and "a starts" in found.decisions[0][1]

@@ -157,9 +157,9 @@ def test_secret_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
     assert secret_of(path) == secret
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o640)
-    with pytest.raises(StorageError, match="other users may read the secret: run chmod 600"):
+    with pytest.raises(StorageError, match="chmod 600"):
         secret_of(path)
-    with pytest.raises(StorageError, match="is a folder, but must be a file with the secret"):
+    with pytest.raises(StorageError, match=r"folder, .* be a file"):
         secret_of(tmp_path)
     path.chmod(0o600)
     path.write_text("\n")

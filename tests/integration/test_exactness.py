@@ -8,9 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import eps
+from benchmarks.ratings import Law
 from eps.master.export import test_metrics as metrics_on_test_data
 from eps.spec.model_file import read_model
 from tests.integration.conftest import asked_phases
@@ -99,6 +101,21 @@ def test_sparse_text_with_ten_changes_has_the_bits_of_one_worker_and_one_server(
             "normalize": "l2", "l2": 0.0001, "iterations": 90,
         }
     )  # fmt: skip
+
+
+def test_ratings_with_ten_changes_have_the_bits_of_one_worker_and_one_server(home: Path, tmp_path: Path) -> None:
+    pairs, ratings = Law(ratings=20_000).draw()
+    exported = str(tmp_path / "model.npz")
+    check_elastic(
+        {
+            "data": pairs, "labels": ratings, "test": 0.1, "model": "mf", "rank": 8, "iterations": 90, "l2": 1e-5,
+            "optimizer": "sgd", "learning_rate": 30.0, "batch_size": 4000, "export": exported,
+        }
+    )  # fmt: skip
+    model = eps.load(exported)
+    found = model.predict(pairs)
+    assert float(np.sqrt(np.mean((found - ratings) ** 2))) < 0.9 * float(np.std(ratings))
+    assert model.predict([(int(pairs[0, 0]), int(pairs[0, 1]))]).tolist() == found[:1].tolist()
 
 
 def test_partitions_do_not_change_the_bits(home: Path) -> None:

@@ -3,7 +3,7 @@
 The job master kills it itself when the plan enters the phase (:mod:`tools.chaos.trap`): the moment is exact.  Every
 trap must spring, and :data:`OUTCOMES` says what becomes of the plan.  One job goes through all operations, with the
 same victim in the same phase of each.  The tier ``all`` plays all, and each operation in a job of its own as well; the
-gate plays each phase once, with a victim that the run's seed draws.
+gate plays each phase once, with a victim that the run's seed draws, and the master in every phase of one job.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from typing import Any
 import pytest
 
 import eps
+from eps.core.events import JobState
 from eps.core.reconfig import OPERATIONS, Operation, Phase
 from tests.integration.conftest import RunUndisturbed
 from tests.integration.test_operations import TIMEOUT_S, wait_for_clock
 from tests.tiers import of_tier, sample, seed_of_run
 from tools.chaos.master import chaos_master
 from tools.chaos.trap import BYSTANDER, DONOR, MASTER, MASTER_LATE, MASTERS, RECEIVER, SPRUNG, VICTIMS
+from tools.chaos.trap import JOB as JOB_STATE
 
 
 def table(text: str) -> dict[tuple[str, str], dict[str, str]]:
@@ -52,6 +54,8 @@ APART = 60
 #:   its last step before the death is noticed, and needs nothing more where a follower has all already.
 OUTCOMES = table("""
     phase          victim       add-servers  add-workers  remove-servers  remove-workers  follow
+    queued         master       released     released     released        released        released
+    queued         master-late  released     released     released        released        released
     proposed       master       released     released     released        released        released
     proposed       master-late  released     released     released        released        released
     proposed       donor        aborted      aborted      either          either          aborted
@@ -82,7 +86,15 @@ OUTCOMES = table("""
     switched       donor        released     released     released        released        released
     switched       receiver     released     released     released        released        released
     switched       bystander    released     released     released        released        released
+    released       master       released     released     released        released        released
+    released       master-late  released     released     released        released        released
 """)
+#: A master can be killed where no member is at work yet, or any more, too.  Each of four plans has four of these.
+OF_MASTERS = tuple(
+    f"{OPERATIONS[2 * (number % 2) + turn]}:{phase}:{victim}"
+    for number, phase in enumerate((Phase.QUEUED, *PHASES, Phase.RELEASED))
+    for turn, victim in enumerate(MASTERS)
+) + tuple(f"{JOB_STATE}:{state}:{victim}" for state in (JobState.EXPORTING, JobState.FINISHED) for victim in MASTERS)
 #: A job may end before it asks for followers, so these have jobs of their own, in which a server is lost early.  The
 #: gate plays some of them.
 ALONE = tuple(
@@ -142,6 +154,9 @@ def judge(sprung: dict[str, dict[str, Any]], report: dict[str, Any], kill: str =
     found = [loss["name"] for loss in report["losses"]]
     for trap, note in sprung.items():
         operation, phase, victim = trap.split(":")
+        if operation == JOB_STATE:
+            masters += 1
+            continue
         outcome = outcomes[note["plan"]]
         expected = OUTCOMES[phase, victim][operation]
         assert outcome == expected or expected == "either", (trap, outcome, report["changes"])
@@ -163,6 +178,15 @@ def test_a_kill_in_the_same_phase_of_all_plans_changes_no_bit(
     traps = [f"{operation}:{phase}:{victim}" for operation in CHANGES]
     at = [f"{20 + APART * n}:{change}" for n, change in enumerate(CHANGES.values())]
     judge(*play(undisturbed, traps, at))
+
+
+def test_a_master_that_is_killed_in_every_phase_of_plans_and_at_the_end_changes_no_bit(
+    home: Path, undisturbed: dict[str, Any]
+) -> None:
+    at = [f"{20 + APART * n}:{change}" for n, change in enumerate(CHANGES.values())]
+    sprung, report = play(undisturbed, list(OF_MASTERS), at)
+    judge(sprung, report)
+    assert [h["loss"] for h in report["history"]] == [h["loss"] for h in undisturbed["history"]]
 
 
 @pytest.mark.parametrize("checkpoint_every", ["", "10"], ids=["seed", "checkpoint"])

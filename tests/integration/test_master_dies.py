@@ -15,50 +15,11 @@ from eps.errors import EpsError
 from eps.storage.atomic import read_json
 from eps.storage.jobdir import JobDir, find_job
 from eps.system.waits import wait_for
-from tests.integration.conftest import asked_phases
 from tests.integration.test_operations import ENDLESS, TIMEOUT_S, wait_for_clock
 from tools.chaos.master import chaos_master
 from tools.chaos.trap import MASTERS, SPRUNG
 
 SETTINGS: dict[str, Any] = {"data": "sklearn:breast_cancer", "model": "logistic", "iterations": 120}
-CHANGES = (
-    "10:add-workers=1",
-    "22:add-servers=1",
-    "34:remove-workers=worker-1",
-    "46:remove-servers=server-1",
-    "58:add-servers=2",
-    "70:add-workers=2",
-    "82:remove-servers=1",
-    "94:remove-workers=1",
-)
-#: Where the master kills itself: each step of a plan, before and after it has said what the step wants said.
-TRAPS = (
-    "add-workers:queued:master",
-    "add-servers:queued:master-late",
-    "remove-workers:proposed:master",
-    "add-workers:proposed:master-late",
-    "remove-servers:prepared:master",
-    "add-servers:prepared:master-late",
-    "add-workers:lists-updated:master",
-    "remove-workers:lists-updated:master-late",
-    "remove-servers:copied:master",
-    "add-servers:copied:master-late",
-    "add-workers:committed:master",
-    "remove-servers:committed:master-late",
-    "add-servers:switched:master",
-    "remove-workers:switched:master-late",
-    "remove-workers:released:master",
-    "remove-servers:released:master-late",
-    "job:exporting:master",
-    "job:exporting:master-late",
-    "job:finished:master",
-    "job:finished:master-late",
-)
-
-
-def sprung(job: eps.Job) -> list[str]:
-    """Return the traps that have sprung."""
-    return sorted(os.listdir(job.directory.path / SPRUNG))
 
 
 def kill_master(directory: JobDir, number: signal.Signals) -> int:
@@ -77,23 +38,6 @@ def wait_for_next(job: eps.Job, generation: int) -> None:
         return record is not None and record["generation"] > generation
 
     wait_for(there, TIMEOUT_S, f"a master after generation {generation}")
-
-
-def test_a_master_killed_at_every_step_of_plans_changes_no_bit(home: Path) -> None:
-    still = eps.run(name="still", workers=1, servers=1, **SETTINGS)
-    with (
-        chaos_master(",".join(TRAPS)),
-        eps.Job.start(name="mortal", workers=2, servers=2, at=list(CHANGES), **SETTINGS) as job,
-    ):
-        report = job.wait(TIMEOUT_S)
-        assert sprung(job) == sorted(TRAPS)
-    assert report["state"] == "finished", report["reason"]
-    assert report["generation"] == 1 + len(TRAPS)
-    assert report["model_sha256"] == still["model_sha256"]
-    assert [h["loss"] for h in report["history"]] == [h["loss"] for h in still["history"]]
-    assert report["ledger"]["lost"] == 0 and report["ledger"]["applied_twice"] == 0
-    assert report["ledger"]["applied"] == report["ledger"]["expected"]
-    assert asked_phases(report) == ["released"] * len(CHANGES), report["changes"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -143,7 +87,7 @@ def test_a_master_that_dies_when_the_job_has_finished_is_followed_by_one_that_en
     trap = f"job:finished:{victim}"
     with chaos_master(trap), eps.Job.start(name="over", workers=2, servers=2, **SETTINGS) as job:
         report = job.wait(TIMEOUT_S)
-        assert sprung(job) == [trap]
+        assert os.listdir(job.directory.path / SPRUNG) == [trap]
     assert report["state"] == "finished" and report["model_sha256"], report["reason"]
     assert report["generation"] == 2
     ended = find_job("over").ended()

@@ -429,9 +429,11 @@ def test_job_goes_on_where_the_cache_was_emptied_and_the_token_lost(home: Path, 
     assert job.directory.token.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("fault", ["gone", "other"])
+@pytest.mark.parametrize("fault", ["gone", "arrays", "other"])
 def test_job_whose_data_cannot_be_made_again_says_what_is_missing(home: Path, tmp_path: Path, fault: str) -> None:
-    data = tmp_path / "rows.csv"
+    folder = tmp_path / (".tmp-arrays-a" if fault == "arrays" else "files")
+    folder.mkdir()
+    data = folder / "rows.csv"
     digits_in_a_file(data)
     settings = {"data": str(data), "label_column": "first", "model": "logistic", "iterations": 100_000}
     job = eps.Job.start(name="killed", workers=1, servers=1, checkpoint_every="10", **settings)
@@ -439,11 +441,15 @@ def test_job_whose_data_cannot_be_made_again_says_what_is_missing(home: Path, tm
     job.kill()
     job.close()
     shutil.rmtree(home / "cache")
-    if fault == "gone":
+    if fault != "other":
         data.unlink()
     else:
         data.write_text(data.read_text().replace("6", "5"))
-    expected = {"gone": "cannot be made again: .*rows.csv", "other": "rows.csv has changed since"}
+    expected = {
+        "gone": "cannot be made again: .*rows.csv",
+        "arrays": "made of arrays, which EPS does not keep: run the job again with these arrays$",
+        "other": "rows.csv has changed since",
+    }
     left = checkpoints(job)
     with pytest.raises(DataError, match=expected[fault]):
         eps.Job.resume("killed")

@@ -125,7 +125,7 @@ def test_a_job_is_submitted_waited_for_and_explained(served: Served, tmp_path: P
     assert "digits  jobs   finished" in out and "elastic: 0 of 8 vcores are taken" in out
     with served.client() as client:
         client.save_model("digits", tmp_path / "model.npz")
-        with pytest.raises(ConfigError, match="'digits', which another job has"):
+        with pytest.raises(ConfigError, match=r"'digits', .* another job"):
             client.submit_job("digits", JobSpec.from_dict({**JOB, "iterations": 7}))
         # The same once more is the same job.
         assert client.submit_job("digits", JobSpec.from_dict(JOB)).phase is Phase.FINISHED
@@ -180,7 +180,7 @@ def test_a_sweep_goes_on_without_its_client_and_after_its_service_was_killed(ser
     with served.client() as client:
         name = client.run_sweep(TABLES, "digits")
         assert client.run_sweep(TABLES, "digits") == name, "the same once more is the same sweep"
-        with pytest.raises(ConfigError, match="must be a name that no other sweep has"):
+        with pytest.raises(ConfigError, match="no other sweep has"):
             client.run_sweep({**TABLES, "sweep": {"trials": 2}}, "digits")
         wait_for(lambda: client.report(name)[0]["decisions"], TIMEOUT_S, "the first decision")
     served.end(signal.SIGKILL)
@@ -231,11 +231,9 @@ def test_a_service_that_is_told_to_stop_leaves_its_jobs_for_the_next(served: Ser
         wait_for(lambda: client.job("job-1")["iteration"] > 0, TIMEOUT_S, "the job to iterate")
         with Job.find(client.job("job-1")["name"]) as found:
             # Its containers are what the scheduler granted: a user cannot take more behind its back.
-            with pytest.raises(
-                PlanError, match=r"add-workers: only H-scheduler [0-9a-f]+ changes the size of this job"
-            ):
+            with pytest.raises(PlanError, match=r"only H-scheduler [0-9a-f]+"):
                 found.add_workers(1)
-            with pytest.raises(PlanError, match="remove-workers: only H-scheduler"):
+            with pytest.raises(PlanError, match="remove-workers: only"):
                 found.remove_workers(1)
             assert found.dry_run("add-workers", 1)
         assert "its jobs go on" in served.end(signal.SIGTERM)
@@ -304,7 +302,7 @@ def test_garbage_gets_a_clear_answer(served: Served) -> None:
         ):
             with pytest.raises(ConfigError, match=message):
                 call(stub.SubmitJob, request, 10.0, "submit")
-        with pytest.raises(ConfigError, match="'trails' is not a setting of"):
+        with pytest.raises(ConfigError, match="'trails'"):
             call(stub.RunSweep, pb.RunSweepRequest(sweep="s", tables_json='{"sweep": {"trails": 3}}'), 10.0, "run")
         with pytest.raises(ConfigError, match="wait_s is -1"):
             call(stub.GetReport, pb.GetReportRequest(wait_s=-1), 10.0, "report")

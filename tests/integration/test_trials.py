@@ -120,7 +120,7 @@ def test_exceptions_end_the_search_or_are_caught() -> None:
     def objective(point: dict[str, Any]) -> float:
         raise TrainingError("this one cannot be trained")
 
-    with pytest.raises(TrainingError, match="this one cannot be trained"):
+    with pytest.raises(TrainingError, match="cannot be trained"):
         search(HTrials(parallelism=2, cluster=CLUSTER), objective)
     trials = HTrials(parallelism=2, cluster=CLUSTER)
     with pytest.raises(AllTrialsFailed):
@@ -138,7 +138,7 @@ def test_a_scheduler_of_ones_own_stays_open() -> None:
 
 
 def test_what_cannot_work_is_said() -> None:
-    with pytest.raises(ConfigError, match="parallelism is 0, but must be at least 1"):
+    with pytest.raises(ConfigError, match=r"parallelism is 0, .* 1"):
         HTrials(parallelism=0)
-    with pytest.raises(ConfigError, match="trials_save_file is not possible"):
+    with pytest.raises(ConfigError, match="trials_save_file"):
         search(HTrials(), trials_save_file="trials.pkl")

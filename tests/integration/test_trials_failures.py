@@ -154,16 +154,16 @@ def test_what_an_objective_raises_in_its_process_is_raised_here() -> None:
     with pytest.raises(ZeroDivisionError, match="of all things") as raised:
         fails(raises(lambda: ZeroDivisionError("of all things")))
     assert "in objective" in "".join(raised.value.__notes__), "where it was raised"
-    with pytest.raises(TrainingError, match="the objective raised Odd: so it cannot be made again"):
+    with pytest.raises(TrainingError, match="raised Odd: so it"):
         fails(raises(lambda: Odd("so it cannot", " be made again")))
-    with pytest.raises(TrainingError, match="the objective's process ended with exit code 3"):
+    with pytest.raises(TrainingError, match="exit code 3"):
         fails(raises(lambda: SystemExit(3)))
-    with pytest.raises(TrainingError, match="what the objective returned cannot be pickled"):
+    with pytest.raises(TrainingError, match=r"returned .* pickled"):
         fails(lambda point: threading.Lock())
     lock = threading.Lock()
-    with pytest.raises(ConfigError, match="the objective cannot be pickled for a process of its own"):
+    with pytest.raises(ConfigError, match=r"objective .* pickled"):
         fails(lambda point: float(lock.locked()))
-    with pytest.raises(ConfigError, match="pass_expr_memo_ctrl is not possible with processes"):
+    with pytest.raises(ConfigError, match="pass_expr_memo_ctrl"):
         search(HTrials(processes=True), fmin_pass_expr_memo_ctrl(lambda expr, memo, ctrl: 0.0))
 
 

@@ -158,7 +158,7 @@ def killed_by_its_user(folder: Path) -> None:
         want(manager, "c-1")
         collect(manager, Running, "c-1")
         kill(backend.application, "enough")
-        with pytest.raises(ResourceError, match="YARN has ended this attempt of the application: it was killed"):
+        with pytest.raises(ResourceError, match="ended this attempt"):
             while manager.wait(DEADLINE_S):
                 manager.poll()
         wait_until(lambda: client().report(backend.application).ended, "YARN to say so itself")
@@ -215,7 +215,7 @@ def safe_mode() -> None:
     found = HadoopFiles(session())
     dfsadmin("-safemode", "enter")
     try:
-        with pytest.raises(StorageError, match="HDFS is in safe mode: wait until it has left it"):
+        with pytest.raises(StorageError, match="HDFS is in safe mode"):
             found.open(f"{session().get('fs.defaultFS')}/while-safe")
     finally:
         dfsadmin("-safemode", "leave")
@@ -256,7 +256,7 @@ def log_of_a_master() -> None:
 
 def log_without_data_node() -> None:
     """See that nothing is left of what is tried while HDFS takes names only, but that records are missing."""
-    with pytest.raises(StorageError, match="log-00000000 cannot be written"):
+    with pytest.raises(StorageError, match="log-00000000"):
         _logs[0].append(b"two")
     for _ in range(2):
         with pytest.raises(StorageError, match="cannot be written"):
@@ -273,7 +273,7 @@ def log_afterwards() -> None:
         first.append(b"three")
         # What nobody has closed must not be needed: its writer lost what it wrote to.
         assert SharedLog.open(store, "state", _must_not_be).recovered == Replay((b"whole",), (b"three",), (), ANY)
-        with pytest.raises(StorageError, match="another job master has taken over"):
+        with pytest.raises(StorageError, match="another job master"):
             first.append(b"late")
         assert told == [True]
         # With the snapshot that was begun after it lost, it is read, and closed for that.

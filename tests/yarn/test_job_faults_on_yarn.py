@@ -145,7 +145,7 @@ def test_a_master_killed_in_phases_of_a_plan_comes_back_and_what_is_never_grante
     after = pids(job)
     assert after.keys() - before.keys() == {"server-3"} and {name: after[name] for name in before} == before
     everybody_is_used(on_yarn, job, 5)
-    with pytest.raises(PlanError, match=r"was not granted within 3 s: it asks for 2100 MB and 1 vcore; YARN has "):
+    with pytest.raises(PlanError, match=r"within 3 s: .* 2100 MB"):
         job.add_workers(2)
     everybody_is_used(on_yarn, job, 5)
     report = judge(job, slow, undisturbed)

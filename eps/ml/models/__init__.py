@@ -12,6 +12,7 @@ from eps.errors import ConfigError
 from eps.ml.models.base import TASKS, Model, Task, encode_labels
 from eps.ml.models.dnn import Dnn
 from eps.ml.models.linear import Lasso, Linear, LinearModel, Logistic, Ridge, Robust, Svm
+from eps.ml.models.mf import Mf
 from eps.ml.models.softmax import Softmax
 from eps.system.nearest import did_you_mean
 
@@ -22,6 +23,7 @@ MODELS: dict[str, type[Model]] = {
     "lasso": Lasso,
     "linear": Linear,
     "logistic": Logistic,
+    "mf": Mf,
     "ridge": Ridge,
     "robust": Robust,
     "softmax": Softmax,
