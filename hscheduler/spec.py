@@ -43,7 +43,7 @@ from eps.spec.file import located, named
 from eps.spec.job_spec import MOST_ITERATIONS, SETTINGS, JobSpec
 from eps.spec.setting import errors_of
 from eps.spec.tables import MOST_NUMBER
-from eps.system.nearest import did_you_mean
+from eps.system.nearest import did_you_mean, one_of
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import Resources
 
@@ -89,7 +89,7 @@ def direction_of(direction: str, metric: str) -> Direction:
             f"set direction to one of {', '.join(Direction)}"
         )
     if direction and direction not in tuple(Direction):
-        raise ConfigError(f"direction is {direction!r}, but must be one of {', '.join(Direction)}")
+        raise ConfigError(f"direction is {direction!r}, but must be {one_of(direction, Direction)}")
     return Direction(direction or Direction.MINIMIZE)
 
 
@@ -172,7 +172,7 @@ class SweepSpec:
         ):
             _check_count(name, getattr(self, name), least, most)
         if self.algorithm not in ALGORITHMS:
-            raise ConfigError(f"algorithm is {self.algorithm!r}, but must be one of {', '.join(ALGORITHMS)}")
+            raise ConfigError(f"algorithm is {self.algorithm!r}, but must be {one_of(self.algorithm, ALGORITHMS)}")
         object.__setattr__(self, "direction", str(direction_of(self.direction, self.metric)))
         if not 0.0 <= self.trial_timeout_s < math.inf:
             raise ConfigError(f"trial_timeout_s is {self.trial_timeout_s}, but must be at least 0 (0: no limit)")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from eps.core.reconfig import OPERATIONS, Change, Operation
 from eps.core.types import MOST_MEMBERS, Role
 from eps.errors import ConfigError, PlanError, UnknownMemberError
-from eps.system.nearest import did_you_mean
+from eps.system.nearest import did_you_mean, one_of
 
 #: Longest request id, in characters.
 MOST_ID = 200
@@ -60,8 +60,8 @@ def change_of(operation: str, what: int | Sequence[str]) -> Change:
     if operation == Operation.SCALE:
         return scale_of(what if isinstance(what, str) else repr(what))
     if operation not in OPERATIONS:
-        known = (*OPERATIONS, Operation.SCALE)
-        raise ConfigError(f"operation is {operation!r}, but must be one of {', '.join(known)}")
+        known = one_of(operation, (*OPERATIONS, Operation.SCALE))
+        raise ConfigError(f"operation is {operation!r}, but must be {known}")
     operation = Operation(operation)
     if isinstance(what, int) and not isinstance(what, bool):
         change = Change(operation, what)
@@ -140,8 +140,8 @@ def parse_change(text: str) -> Change:
         if operation not in OPERATIONS:
             raise ValueError
     except ValueError:
-        known = ", ".join(OPERATIONS)
-        raise PlanError(f"{text!r}: {name!r} is not an operation; known are {known}, workers, servers") from None
+        known = one_of(name, (*OPERATIONS, *ROLES))
+        raise PlanError(f"{text!r}: operation is {name!r}, but must be {known}") from None
     if not equals or not value:
         raise PlanError(f"{text!r}: expected {operation}=<count>" + ("" if operation.adds else " or names"))
     if value.isdecimal():

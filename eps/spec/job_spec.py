@@ -7,12 +7,11 @@ Sources of defaults: EPS §2.3 (three workers and three servers), Fig. 4 (severa
 splits for each worker).
 """
 
-from __future__ import annotations
-
+# Annotations are values here, which msgspec reads: they are not left as text.
 import json
 import re
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from msgspec import Meta
 from msgspec.structs import fields
@@ -212,12 +211,12 @@ class JobSpec(Table, frozen=True):
         """Return all settings as JSON."""
         return json.dumps(self.values(), sort_keys=True)
 
-    def with_settings(self, **changes: Any) -> JobSpec:
+    def with_settings(self, **changes: Any) -> Self:
         """Return these settings with some changed, by name.  Raises as :meth:`from_dict`."""
         return self.from_dict({**self.values(), **changes})
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], source: str = "") -> JobSpec:
+    def from_dict(cls, values: Mapping[str, Any], source: str = "") -> Self:
         """Return the settings with these values.
 
         Keys may have dashes for underscores, and lack the final ``_s``.

@@ -4,8 +4,7 @@ A setting is one field: its type, range, default and help text.  Its flag, its k
 and its row in the reference follow from that.
 """
 
-from __future__ import annotations
-
+# Annotations are values here, which msgspec reads: they are not left as text.
 import re
 from typing import Annotated, Literal
 

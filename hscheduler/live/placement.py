@@ -21,6 +21,7 @@ from eps.errors import ConfigError, ResourceError
 from eps.hadoop.conf import environment_configuration
 from eps.job.yarn import shared_application
 from eps.spec.job_spec import JobSpec
+from eps.system.nearest import one_of
 from hscheduler.core.resources import Resources
 from hscheduler.live.checks import working
 from hscheduler.spec import ClusterSpec, Spec, memory_mb
@@ -46,7 +47,7 @@ def placed(spec: Spec, on: str | None) -> Spec:
     """
     where = on if on is not None else str(spec.job.get("on", "local"))
     if where not in PLACES:
-        raise ConfigError(f"on is {where!r}, but must be one of {', '.join(PLACES)}")
+        raise ConfigError(f"on is {where!r}, but must be {one_of(where, PLACES)}")
     if where == "local":
         return spec
     if where == "docker":

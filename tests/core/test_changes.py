@@ -218,8 +218,8 @@ def test_text_with_a_count_that_no_job_can_have_is_refused(count: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "'' is not an operation; known are add-servers, add-workers"),
-        ("grow=2", "'grow' is not an operation"),
+        ("", "operation is '', but must be one of add-servers, add-workers"),
+        ("grow=2", "operation is 'grow', but must be one of"),
         ("add-workers", "expected add-workers=<count>"),
         ("add-workers=", "expected add-workers=<count>"),
         ("remove-workers=", "expected remove-workers=<count> or names"),

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eps.errors import ConfigError
+from eps.system.nearest import one_of
 
 HADOOP_VERSION = "3.5.0"
 #: Releases with which a cluster was tried; other releases of Hadoop 3 may work.
@@ -106,7 +107,7 @@ class ClusterSettings:
             )
         for queue in self.no_preemption:
             if queue not in QUEUES:
-                raise ConfigError(f"queue is {queue!r}, but must be one of {', '.join(QUEUES)}")
+                raise ConfigError(f"queue is {queue!r}, but must be {one_of(queue, QUEUES)}")
         for policy in self.policies:
             if not _CLASS.fullmatch(policy):
                 raise ConfigError(f"policy is {policy!r}, but must be the name of a Java class, with its package")

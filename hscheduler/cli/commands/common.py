@@ -16,6 +16,7 @@ from typing import Any
 from eps.cli.exits import EXIT_FAILED, EXIT_OK
 from eps.errors import ConfigError
 from eps.storage.atomic import PUBLIC_MODE, write_json_atomic
+from eps.system.nearest import one_of
 from hscheduler.core.words import counted
 from hscheduler.page import write_page
 from hscheduler.policies import POLICIES
@@ -86,9 +87,9 @@ def policies_of(text: str) -> list[str]:
     found = [name.strip() for name in text.split(",") if name.strip()]
     for name in found:
         if name not in POLICIES:
-            raise ConfigError(f"policy is {name!r}, but must be one of {', '.join(POLICIES)}")
+            raise ConfigError(f"policy is {name!r}, but must be {one_of(name, POLICIES)}")
     if not found:
-        raise ConfigError(f"policy is {text!r}, but must be one of {', '.join(POLICIES)}")
+        raise ConfigError(f"policy is {text!r}, but must be {one_of(text, POLICIES)}")
     return list(dict.fromkeys(found))
 
 

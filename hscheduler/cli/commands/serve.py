@@ -22,6 +22,7 @@ from eps.spec.file import read_job_file
 from eps.spec.job_spec import JobSpec
 from eps.storage.locations import open_storage
 from eps.system import interrupt
+from eps.system.nearest import one_of
 from hscheduler.application.monitor import ApplicationDir, Ended, Monitor, fetch_results, remove_remote_files
 from hscheduler.application.submit import submit_service
 from hscheduler.cli.commands.common import policies_of, say
@@ -85,7 +86,7 @@ def serve(args: argparse.Namespace) -> int:
     """Serve until SIGTERM (jobs continue) or Ctrl-C (jobs end); on YARN, follow the application."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     if args.on not in (None, *PLACES):
-        raise ConfigError(f"on is {args.on!r}, but must be one of {', '.join(PLACES)}")
+        raise ConfigError(f"on is {args.on!r}, but must be {one_of(args.on, PLACES)}")
     if args.on == "yarn":
         return _on_yarn(args)
     for flag in ("detach", "application"):
