@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import eps
 from eps.cli.commands import run
 from eps.errors import (
     AuthenticationError,
@@ -52,6 +53,31 @@ def test_lost_answer_is_asked_again_with_the_same_request_id(fake: FakeJob) -> N
     asked = [request for method, request in fake.master.asked if method == "AddWorkers"]
     assert [request.count for request in asked] == [2, 2, 2]
     assert len({request.request_id for request in asked}) == 1 and asked[0].request_id
+
+
+def test_cancel_without_a_number_aborts_what_was_requested_not_a_plan_of_the_job_itself(fake: FakeJob) -> None:
+    own = change_of(1, "prepared", operation="follow", asked_by="job")
+    fake.master.status = status_of(plan=own)
+    with Job.find("fake") as job:
+        with pytest.raises(PlanError, match=r"no pending change to cancel; plan 1 is the job's own"):
+            job.cancel()
+        fake.master.status = status_of(plan=own, queued=[change_of(2, "queued")])
+        assert job.cancel() == 2 and job.cancel(1) == 1
+        assert repr(job) == f"<Job 'fake' in {fake.dir.path}>"
+
+
+def test_an_interrupt_of_run_says_what_became_of_the_job_and_not_where_it_waited(
+    fake: FakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(job: Job) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Job, "start_request", classmethod(lambda cls, request: Job(fake.dir)))
+    monkeypatch.setattr(Job, "wait", wait)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        eps.run(data="sklearn:digits", model="softmax")
+    assert raised.value.__notes__ == ["fake: interrupted, and ended; eps resume fake continues it"]
+    assert [frame.name for frame in raised.traceback][1:] == ["run"]
 
 
 def test_call_that_meets_a_dead_master_waits_for_the_next_one_and_says_so(
@@ -424,11 +450,11 @@ def test_what_a_job_waits_for_is_told_once_until_it_is_something_else(monkeypatc
     told: list[str] = []
     news = WaitNews(told.append)
     looked = [
-        news.go_on(status_of(state="starting", reason=reason))
+        news.is_waiting(status_of(state="starting", reason=reason))
         for reason in ("", "waits for 2 containers for 3 s", "waits for 2 containers for 4 s", "waits for room")
     ]
-    assert looked == [True] * 4 and not news.go_on(status_of())
-    assert [text.removeprefix("job 'fake' is waited for: it is ") for text in told] == [
+    assert looked == [True] * 4 and not news.is_waiting(status_of())
+    assert [text.removeprefix("waiting for job 'fake': it is ") for text in told] == [
         "starting",
         "starting: waits for 2 containers for 3 s",
         "starting: waits for room",

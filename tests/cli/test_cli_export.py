@@ -26,7 +26,9 @@ ROWS = "".join(f"{-1 if i % 2 else 1} 1:{i % 5 + 1} 3:{'-2' if i % 2 else '2'}\n
 def runtime_of(folder: Path, **settings: Any) -> Runtime:
     data = folder / "train.svm"
     data.write_text(ROWS)
-    spec = JobSpec(**{"data": str(data), "splits": 4, "workers": 2, "servers": 1, "partitions": 2, **settings})
+    spec = JobSpec().with_settings(
+        **{"data": str(data), "splits": 4, "workers": 2, "servers": 1, "partitions": 2, **settings}
+    )
     dataset = prepare(data_settings(spec), folder / "dataset")
     shape = DataShape(
         dataset.num_features, len(dataset.classes) or 1, dataset.split_rows, dataset.is_sparse, 0,
@@ -144,6 +146,15 @@ def test_rows_are_normalised_as_those_trained_on(tmp_path: Path) -> None:
     new = tmp_path / "new.svm"
     new.write_text("1 1:3 3:4\n-1 3:-1\n")
     np.testing.assert_allclose(predict(path, str(new)).scores, [0.8 * 1.5 + 0.25, -1.5 + 0.25], rtol=1e-6)
+
+
+def test_metrics_of_a_regression_are_in_the_units_of_its_training(tmp_path: Path) -> None:
+    """So they are those of the job's report on the same rows."""
+    path, _ = written(tmp_path, WEIGHTS, model="linear", target_scale=4.0)
+    found = predict(path, str(tmp_path / "train.svm"))
+    labels = np.array([float(line.split()[0]) for line in ROWS.splitlines()])
+    assert found.metrics["rmse"] == pytest.approx(np.sqrt(np.mean((found.scores - labels / 4) ** 2)))
+    assert found.values == [pytest.approx(4 * score) for score in found.scores.tolist()]
 
 
 def test_regression_predicts_values(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def remote(hdfs: FakeHdfs) -> RemotePath:
 
 
 def request_for(remote: RemotePath, name: str = "job", **rest: object) -> RunRequest:
-    spec = JobSpec(data="sklearn:iris", model="softmax", checkpoint_dir=str(remote / "checkpoints"))
+    spec = JobSpec().with_settings(data="sklearn:iris", model="softmax", checkpoint_dir=str(remote / "checkpoints"))
     return RunRequest.of_spec(spec, name, **rest)
 
 
@@ -77,7 +77,7 @@ def test_who_interrupts_the_wait_for_hdfs_is_told_where_what_was_trained_is(
             raise KeyboardInterrupt
 
     request = RunRequest(JobSpec(), report=str(tmp_path / "r.json"), export=str(remote / "models/m.npz"))
-    with pytest.raises(KeyboardInterrupt) as raised, interrupt.heeding(interrupt_it):
+    with pytest.raises(KeyboardInterrupt) as raised, interrupt.stopped_by(interrupt_it):
         deliver_results(job, request)
     assert (tmp_path / "r.json").read_bytes() == b"{}"
     assert raised.value.__notes__ == [
@@ -245,7 +245,7 @@ def test_checkpoints_on_another_file_system_are_refused_and_are_no_folder_here(
     monkeypatch.chdir(tmp_path / "empty")
     known = f"checkpoint_dir: {place!r} is on no file system that EPS supports: expected a local path, or hdfs://, webhdfs://"
     for spec in (
-        JobSpec(data="sklearn:iris", model="softmax", checkpoint_dir=place),
+        JobSpec().with_settings(data="sklearn:iris", model="softmax", checkpoint_dir=place),
         in_file(tmp_path / "job.toml", place),
     ):
         with pytest.raises(ConfigError) as raised:
@@ -282,7 +282,10 @@ def test_checkpoints_of_another_home_are_not_touched_and_those_of_a_stopped_job_
     first = prepare_job(request_for(remote))
     first.lock.close()
     place = first.runtime.checkpoints
-    assert str(place) == f"{remote}checkpoints/job" and first.runtime.spec.checkpoint_dir == f"{remote}checkpoints"
+    assert (
+        str(place) == f"{remote}checkpoints/job"
+        and first.runtime.spec.checkpoints.checkpoint_dir == f"{remote}checkpoints"
+    )
     hdfs.put(f"{place.path}/0001-00000040/manifest.json", b"{}")
     with pytest.raises(JobExistsError, match="'job' stopped"):
         prepare_job(request_for(remote))
@@ -368,7 +371,7 @@ def test_a_machine_that_is_called_otherwise_has_its_folders_still(
 
 def test_a_place_is_the_same_in_every_directory(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    spec = JobSpec(data="sklearn:iris", model="softmax", checkpoint_dir="here")
+    spec = JobSpec().with_settings(data="sklearn:iris", model="softmax", checkpoint_dir="here")
     prepared = prepare_job(RunRequest.of_spec(spec, "job"))
     prepared.lock.close()
     assert prepared.runtime.checkpoints == tmp_path / "here" / "job"

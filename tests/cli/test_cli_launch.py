@@ -76,9 +76,9 @@ def test_a_model_wider_than_the_machine_is_refused_before_its_job_is_made(home: 
 @pytest.mark.parametrize("name", ["l1", "l2", "learning_rate"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
 def test_constants_of_the_optimizer_are_checked_before_the_data_is_read(home: Path, name: str, value: float) -> None:
-    request = RunRequest.from_values({"data": "no such file", "model": "lasso" if name == "l1" else "svm", name: value})
-    with pytest.raises(ConfigError, match=f"{name} is {value}, .* >"):
-        prepare_job(request)
+    settings = {"data": "no such file", "model": "lasso" if name == "l1" else "svm", name: value}
+    with pytest.raises(ConfigError, match=f"{name} is {value}, but must be finite{' and >' if value == -1 else ''}"):
+        prepare_job(RunRequest.from_values(settings))
 
 
 def test_checks_come_before_the_data_is_announced(home: Path) -> None:

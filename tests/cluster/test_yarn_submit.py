@@ -159,7 +159,7 @@ def test_an_interpreter_whose_path_a_shell_would_take_apart_is_started(
     python.parent.mkdir()
     python.write_text('#!/bin/sh\nfor word in "$@" "$ODD" "$PYTHONPATH"; do echo "$word"; done\n')
     python.chmod(0o755)
-    spec = dataclasses.replace(prepared.runtime.spec, python=str(python))
+    spec = prepared.runtime.spec.with_settings(python=str(python))
     runtime = dataclasses.replace(prepared.runtime, spec=spec)
     submit(dataclasses.replace(prepared, runtime=runtime), cluster, conf)  # type: ignore[arg-type]
     assert cluster.launch is not None

@@ -22,8 +22,8 @@ from hscheduler.core.resources import Resources
 from hscheduler.core.timeline import DecisionRecord, TrialRecord
 from hscheduler.record import api
 from hscheduler.record.api import Entry, Header, SchedulerRecord, entry_of, entry_text
+from hscheduler.record.ended_jobs import EndedJob
 from hscheduler.record.log import LogRecord
-from hscheduler.record.rows import EndedJob
 from hscheduler.record.sqlite import SqliteRecord
 from tests.fakes.hadoop_files import FakeHadoopFiles
 from tests.fakes.storage import LoggedStorage

@@ -199,6 +199,16 @@ def test_text_that_is_no_scale_is_refused(text: str) -> None:
         scale_of(text)
 
 
+def test_a_scale_of_too_many_members_in_both_roles_says_that_they_are_counted_together() -> None:
+    with pytest.raises(ConfigError, match=r"scale of 12000 workers and servers together: .* at most 10000"):
+        scale_of("workers=+6000,servers=+6000")
+
+
+def test_a_misspelt_role_of_a_scale_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"'wokers=\+2' is no change of size: .*; did you mean workers\?"):
+        scale_of("wokers=+2")
+
+
 @pytest.mark.parametrize("count", ["0", "1000000000", "9" * 5000], ids=len)
 def test_text_with_a_count_that_no_job_can_have_is_refused(count: str) -> None:
     with pytest.raises(ConfigError):

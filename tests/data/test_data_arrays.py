@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from eps.data.arrays import array_files, matrix_of
+from eps.data.arrays import array_files, is_array_file, matrix_of
 from eps.data.formats import load
 from eps.data.raw import RawData, find_classes
 from eps.errors import ConfigError, DataError
@@ -105,6 +105,18 @@ def test_a_frame_to_test_with_has_its_labels_in_the_same_column_or_beside_it(hom
         with array_files({"data": frame, "labels": "kind", **test}, lambda: home) as values:
             raw = load(values["test"])
         assert raw.X.tolist() == [[2], [3]] and find_classes(raw, "binary") == ("a", "b")
+
+
+def test_files_of_a_killed_process_are_removed_by_the_next(home: Path) -> None:
+    with array_files({"data": X, "labels": Y}, lambda: home) as mine:
+        left = Path(mine["data"]).parent.with_name(".tmp-arrays-of-a-killed-one")
+        left.mkdir()
+        (left / "lock").touch()
+        (left / "data.npz").touch()
+        with array_files({"data": X, "labels": Y}, lambda: home) as values:
+            assert Path(mine["data"]).exists() and Path(values["data"]).exists() and not left.exists()
+            assert is_array_file(mine["data"]) and not is_array_file("data.npz")
+    assert not list(home.iterdir())
 
 
 def test_settings_without_arrays_stay_as_they_are(home: Path) -> None:

@@ -85,6 +85,9 @@ MUTANTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("dnn", {"hidden": (6, 5)}, "delta = delta @ params", "delta = 1.01 * delta @ params"),
     ("dnn", {"activation": "tanh"}, "1 - activated * activated", "1 - 1.01 * activated * activated"),
     ("dnn", {"network_task": "binary"}, "losses, slopes[:, np.newaxis]", "losses, 1.01 * slopes[:, np.newaxis]"),
+    ("mf", {}, "sums *= slopes[part, np.newaxis]", "sums *= np.float32(1.01) * slopes[part, np.newaxis]"),
+    ("mf", {}, "(_squared(X).T @ slopes)", "1.01 * (_squared(X).T @ slopes)"),
+    ("mf", {}, "+= X.T @ slopes", "+= 1.01 * (X.T @ slopes)"),
 ]
 
 
