@@ -388,7 +388,7 @@ def test_the_record_and_its_reads_do_not_grow_with_ended_jobs(tmp_path: Path) ->
     assert told["completed"] == 60 and told["trials"][3]["loss"] == 0.5 and told["trials"][3]["point"] == {"number": 3}
     assert sum("t3 starts" in decision["sentence"] for decision in told["decisions"]) == 1
     assert len(report_of(again, "")["trials"]) < 10, "everything that is not forgotten"
-    with pytest.raises(ConfigError, match="already used"):
+    with pytest.raises(ConfigError, match=r"'t3', .* already used"):
         again.submit(e.JobSubmitted(request("t3")), JobSpec())
     again.cancel("t3", "too late")
     # An event that crosses with the job's end has no effect.

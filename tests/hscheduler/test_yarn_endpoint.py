@@ -174,6 +174,8 @@ def test_the_plugins_command_listens_on_the_loopback_interface_only(
     host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    # Later tests of this process wait for interrupts.
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
     words = ["yarn-plugin", f"--listen={host}:0", f"--secret-file={tmp_path / 'secret'}"]
     with pytest.raises(ConfigError, match=rf"{host}:0"):
         yarn_plugin(build_parser().parse_args(words))

@@ -180,7 +180,7 @@ def test_a_sweep_continues_without_its_client_and_after_a_kill_of_its_service(se
     with served.client() as client:
         name = client.run_sweep(TABLES, "digits")
         assert client.run_sweep(TABLES, "digits") == name, "a repeated call is the same sweep"
-        with pytest.raises(ConfigError, match="must be an unused name"):
+        with pytest.raises(ConfigError, match="unused name"):
             client.run_sweep({**TABLES, "sweep": {"trials": 2}}, "digits")
         wait_for(lambda: client.report(name)[0]["decisions"], TIMEOUT_S, "the first decision")
     served.end(signal.SIGKILL)
