@@ -6,7 +6,6 @@ The loss is the mean over all rows at the final parameters.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import socket
@@ -23,7 +22,7 @@ import eps
 from benchmarks.peers_data import WORKERS, Case, CaseFiles
 from benchmarks.peers_setup import SCRIPTS, Environment
 from benchmarks.peers_watch import Command, RunError, Watch, run_together
-from eps.spec.job_spec import JobSpec
+from eps.spec.job_spec import SETTINGS
 
 DEADLINE_S = 180.0
 SINGLE_THREADED = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -106,7 +105,7 @@ def eps_settings(files: CaseFiles, iterations: int) -> dict[str, Any]:
 
 def exchanges_all(case: Case) -> bool:
     """Return whether EPS exchanges all parameters in this case, although the rows are sparse."""
-    return not case.sparse and "push" in {field.name for field in dataclasses.fields(JobSpec)}
+    return not case.sparse and "push" in SETTINGS
 
 
 def gloo_runner(environment: Environment, pieces: int) -> Runner:

@@ -126,7 +126,10 @@ def sweep(
         outcome = runner.run(Viewers(tell, tell))
     except Interrupted as error:
         _write(error.outcome, target, drawn)
-        raise
+        # Without the traceback of the wait in here, which tells the user nothing.
+        raise KeyboardInterrupt(
+            "; ".join(error.outcome.hints) or "the sweep was interrupted, and what ran was ended"
+        ) from None
     _write(outcome, target, drawn)
     if outcome.error is not None:
         raise outcome.error

@@ -40,7 +40,9 @@ from typing import Any, TypeVar
 
 from eps.errors import ConfigError
 from eps.spec.file import located, named
-from eps.spec.job_spec import MOST_ITERATIONS, MOST_NUMBER, JobSpec
+from eps.spec.job_spec import MOST_ITERATIONS, SETTINGS, JobSpec
+from eps.spec.setting import errors_of
+from eps.spec.tables import MOST_NUMBER
 from eps.system.nearest import did_you_mean
 from hscheduler.core.jobs import Direction, JobRequest
 from hscheduler.core.resources import Resources
@@ -54,7 +56,7 @@ _KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": 
 #: Of these metrics less is better, and nobody has to say so.
 LOSSES = ("loss", "test_loss", "rmse", "mae")
 #: Settings of a job that are whole numbers, also where they are text for what else they may be.
-_WHOLE = {f.name for f in dataclasses.fields(JobSpec) if type(f.default) is int} | {"batch_size", "hidden"}
+_WHOLE = {name for name, setting in SETTINGS.items() if type(setting.default) is int} | {"batch_size", "hidden"}
 _KIND_NAMES = {int: "a whole number", float: "a number", str: "text"}
 _Section = TypeVar("_Section")
 
@@ -210,7 +212,8 @@ class Dimension:
             raise ConfigError(f"space.{name} is {value!r}, but {rule}")
         ((kind, arguments),) = value.items()
         if kind not in _KINDS or not isinstance(arguments, list):
-            raise ConfigError(f"space.{name} is {dict(value)!r}, but {rule}")
+            near = "" if kind in _KINDS else did_you_mean(str(kind), _KINDS)
+            raise ConfigError(f"space.{name} is {dict(value)!r}, but {rule}{near}")
         number = _KINDS[kind]
         if number is None:
             if not arguments:
@@ -319,15 +322,16 @@ class Spec:
         for name, table in values.items():
             if not isinstance(table, Mapping):
                 raise ConfigError(f"{name} is {table!r}, but must be a section")
+        with errors_of("job"):
+            job_settings = named(values.get("job", {}))
         spec = cls(
             _section(ClusterSpec, values.get("cluster", {}), "cluster"),
             _section(SweepSpec, values.get("sweep", {}), "sweep"),
             tuple(Dimension.of(name, value) for name, value in values.get("space", {}).items()),
-            named(values.get("job", {}), "job"),
+            job_settings,
         )
-        known = tuple(f.name for f in dataclasses.fields(JobSpec))
         for dimension in spec.space:
-            _known((dimension.name,), known, "a setting of eps run, which [space] searches")
+            _known((dimension.name,), tuple(SETTINGS), "a setting of eps run, which [space] searches")
             _check_whole(dimension)
             if dimension.name in spec.job:
                 raise ConfigError(f"{dimension.name} is in [space] and in [job]: it can be searched or given")

@@ -50,7 +50,7 @@ from hscheduler.core import events as e
 from hscheduler.core.jobs import Direction, Phase
 from hscheduler.live.objective import Objective
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
-from hscheduler.live.submission import Submission, attempt_id, worth_another
+from hscheduler.live.submission import Submission, attempt_id, is_retryable
 from hscheduler.spec import ClusterSpec, direction_of, request_of
 
 logger = logging.getLogger(__name__)
@@ -320,7 +320,7 @@ class Submitter:
         for attempt in range(1, self._retries + 2):
             submission = self._submit(request, attempt_id(run_id, attempt))
             self._wait(submission)
-            if not worth_another(submission):
+            if not is_retryable(submission):
                 break
         if submission.phase is Phase.FINISHED and submission.report is not None:
             if request.report or request.export:

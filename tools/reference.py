@@ -19,7 +19,7 @@ from typing import Any
 import eps.cli.parser
 import hscheduler.cli
 from eps.cli.exits import EXIT_CODES
-from eps.spec.file import TABLES
+from eps.spec.job_spec import TABLES
 from hscheduler.spec import ClusterSpec, SweepSpec
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"

@@ -151,5 +151,5 @@ def _sentence(error: argparse.ArgumentError) -> str:
     message = _CHOICE.sub(r"is \1, but must be one of \2", error.message)
     if error.argument_name is None:
         return message
-    named = error.argument_name.partition("/")[0].lstrip("-")
+    named = error.argument_name.partition("/")[0]
     return f"{named} {message}" if message.startswith("is ") else f"{named}: {message}"

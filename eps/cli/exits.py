@@ -100,7 +100,8 @@ def _run(name: str, parser: Callable[[], ArgumentParser], argv: Sequence[str] | 
     try:
         return int(command(args))
     except EpsError as error:
-        print(f"{name}: {printable(error_text(error))}", file=sys.stderr)
+        words = sys.argv[1:] if argv is None else argv
+        print(f"{name}: {printable(with_flag(error_text(error), words))}", file=sys.stderr)
         return exit_code(error)
 
 
@@ -113,6 +114,16 @@ def _chosen(
     args = parser().parse_args(argv)
     module, _, function = args.command.partition(":")
     return getattr(import_module(f"{name}.cli.commands.{module}"), function), args
+
+
+def with_flag(message: str, words: Sequence[str]) -> str:
+    """Return a message about a setting, which begins ``memory_mb is``, with its flag if that is among the words."""
+    key, verb, rest = message.partition(" is ")
+    flag = f"--{key.replace('_', '-')}"
+    for spelling in (flag, flag.removesuffix("-s")):
+        if any(word == spelling or word.startswith(f"{spelling}=") for word in words):
+            return f"{spelling}{verb}{rest}"
+    return message
 
 
 def error_text(error: Exception) -> str:

@@ -1,19 +1,19 @@
 """The parser of ``eps``: commands, flags and help texts.
 
-The flags of ``eps run`` come from the fields of :class:`~eps.spec.job_spec.JobSpec`, and so do their help texts.
+The flags of ``eps run`` are the settings of :data:`~eps.spec.job_spec.SETTINGS`, with their help texts.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from typing import Any
 
 from eps._version import __version__
 from eps.cli.arguments import CommandParser, count, given_name, help_format
 from eps.cli.exits import EXIT_CODES
 from eps.cluster.devcluster.settings import HADOOP_VERSION, QUEUES, TRIED_VERSIONS, ClusterSettings
-from eps.spec.job_spec import JobSpec
+from eps.spec.job_spec import SETTINGS
+from eps.spec.setting import Setting
 
 _DESCRIPTION = """\
 Train models on workers and servers whose number changes while training runs.
@@ -182,7 +182,7 @@ def _training_command(commands: Any, name: str, help_text: str, text: str, examp
         formatter_class=help_format,
         argument_default=argparse.SUPPRESS,
     )
-    parser.add_argument("job_file", nargs="?", metavar="JOB.toml", help="file with settings; flags go before it")
+    parser.add_argument("job_file", nargs="?", metavar="JOB.toml", help="file with settings; flags override them")
     parser.add_argument("--name", type=given_name, metavar="NAME", help="name of the job (default: MODEL-N)")
     parser.add_argument(
         "--anew",
@@ -192,11 +192,10 @@ def _training_command(commands: Any, name: str, help_text: str, text: str, examp
     parser.add_argument("--report", metavar="PATH", help="write the report here when the job ends, as JSON")
     parser.add_argument("--export", metavar="PATH", help="write the trained model here, as .npz")
     groups: dict[str, Any] = {}
-    for field in dataclasses.fields(JobSpec):
-        group = field.metadata.get("group", "model")
-        if group not in groups:
-            groups[group] = parser.add_argument_group(group)
-        _add_flag(groups[group], field)
+    for setting in SETTINGS.values():
+        if setting.group not in groups:
+            groups[setting.group] = parser.add_argument_group(setting.group)
+        _add_flag(groups[setting.group], setting)
     return parser
 
 
@@ -224,22 +223,22 @@ def _add_resume(commands: Any) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
 
 
-def _add_flag(group: Any, field: dataclasses.Field[Any]) -> None:
-    flag, default = f"--{field.name.replace('_', '-')}", field.default
-    seconds = field.name.endswith("_s")
-    help_text = field.metadata["help"].replace("%", "%%")
+def _add_flag(group: Any, setting: Setting) -> None:
+    flag, default = f"--{setting.name.replace('_', '-')}", setting.default
+    seconds = setting.name.endswith("_s")
+    help_text = setting.help.replace("%", "%%")
     if isinstance(default, bool):
         shown = f"{help_text} (default {'yes' if default else 'no'})"
         group.add_argument(flag, action=argparse.BooleanOptionalAction, help=shown)
     elif isinstance(default, tuple):
-        group.add_argument(
-            flag, action="append", metavar=field.metadata["metavar"], help=f"{help_text}; may be repeated"
-        )
+        group.add_argument(flag, action="append", metavar=setting.metavar, help=f"{help_text}; may be repeated")
     else:
-        kind = {int: ("N", int), float: ("X", float)}.get(type(default), (field.metadata.get("metavar", "TEXT"), str))
+        kind = {int: ("N", int), float: ("X", float)}.get(type(default), (setting.metavar, str))
         shown = f"{help_text} (default {default})" if default not in ("", 0, -1) else help_text
         flags = (flag.removesuffix("-s"), flag) if seconds else (flag,)
-        group.add_argument(*flags, dest=field.name, metavar="SECONDS" if seconds else kind[0], type=kind[1], help=shown)
+        group.add_argument(
+            *flags, dest=setting.name, metavar="SECONDS" if seconds else kind[0], type=kind[1], help=shown
+        )
 
 
 def _add_fetch(commands: Any) -> None:

@@ -505,8 +505,11 @@ class Flight:
         return self.committed.going.workers if self.committed is not None else ()
 
     def exited(self, name: MemberId) -> bool:
-        """Record that a member ended; return whether the plan waited for that."""
-        if self.driver is None or self.driver.plan.phase is not Phase.SWITCHED or not self.is_drained(name):
+        """Record that a member ended; return whether the plan waited for that.
+
+        A server that ends while a worker still waits for its last answer is lost: the worker asks nobody else for it.
+        """
+        if self.driver is None or self.driver.plan.phase is not Phase.SWITCHED or name not in self.driver.ending():
             return False
         self.driver.exited.add(name)
         return True

@@ -36,15 +36,17 @@ from eps.errors import (
 )
 from eps.job.entry_points import ENTRY_POINTS
 from eps.job.master_link import GIVE_UP_S, RETRY_S, MasterLink, OnThisMachine, Progress, WaitNews, Whereabouts
-from eps.job.status import BEING_STARTED, ended_report, ended_status, is_on_yarn, with_application
+from eps.job.status import BEING_STARTED, ended_report, ended_status, is_on_yarn, with_record
 from eps.pb import control_pb2 as pb
 from eps.spec.changes import change_of, check_request_id
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import check_results, copy_result, deliver_results
 from eps.storage.atomic import read_json
-from eps.storage.jobdir import JobDir, cache_dir, find_job, job_dir
+from eps.storage.jobdir import JobDir, cache_dir, find_job, job_dir, list_jobs
 from eps.storage.locations import location
+from eps.system.interrupt import telling
+from eps.system.nearest import did_you_mean
 from eps.system.waits import wait_for
 
 if TYPE_CHECKING:
@@ -137,8 +139,8 @@ class Job:
         detach : bool
             Whether the job continues when this process ends.
         **settings
-            Fields of :class:`~eps.spec.job_spec.JobSpec`.  ``data``, ``labels``, ``test`` and ``test_labels`` may be
-            arrays, as in :func:`run`.
+            The settings in :data:`~eps.spec.job_spec.SETTINGS`.  ``data``, ``labels``, ``test`` and ``test_labels`` may
+            be arrays, as in :func:`run`.
 
         Raises
         ------
@@ -347,7 +349,7 @@ class Job:
         PeerUnavailableError
             The job runs, but its master does not answer.
         """
-        return with_application(self._directory, self._status(timeout_s))
+        return with_record(self._directory, self._status(timeout_s))
 
     def _status(self, timeout_s: float) -> dict[str, Any]:
         what, until_s = f"status of job {self.name!r}", time.monotonic() + timeout_s
@@ -610,7 +612,7 @@ class Job:
         return _object(reply.plan_json)
 
     def cancel(self, plan_id: int | None = None) -> int:
-        """Abort a change before its commit: the one given, else the one on its way or first in the queue.
+        """Abort a change before its commit: the one given, else the first that was requested and has not ended.
 
         Returns
         -------
@@ -624,10 +626,12 @@ class Job:
         """
         if plan_id is None:
             status = self.status()
-            waiting = [record["plan_id"] for record in (status["plan"], *status["queued"]) if record]
-            if not waiting:
-                raise PlanError(f"job {self.name!r} has no pending change to cancel")
-            plan_id = int(waiting[0])
+            waiting = [record for record in (status["plan"], *status["queued"]) if record]
+            asked = [record["plan_id"] for record in waiting if record["asked_by"] == "user"]
+            if not asked:
+                own = f"; plan {waiting[0]['plan_id']} is the job's own (see eps status {self.name})" if waiting else ""
+                raise PlanError(f"job {self.name!r} has no pending change to cancel{own}")
+            plan_id = int(asked[0])
         self._link.call(
             "Cancel", pb.CancelRequest(plan_id=_plan_id(plan_id)), f"cancel plan {plan_id} of job {self.name!r}"
         )
@@ -749,6 +753,9 @@ class Job:
         atexit.unregister(self._end_with_us)
         return was_tied
 
+    def __repr__(self) -> str:
+        return f"<Job {self.name!r} in {self._directory.path}>"
+
     def __enter__(self) -> Job:
         return self
 
@@ -765,7 +772,7 @@ def run(**settings: Any) -> dict[str, Any]:
     ----------
     **settings
         ``name``, ``report`` (file for the report), ``export`` (file for the trained model), ``anew`` (replace a stopped
-        job of that name), and the fields of :class:`~eps.spec.job_spec.JobSpec`, which are the flags of ``eps run``.
+        job of that name), and the settings in :data:`~eps.spec.job_spec.SETTINGS`, which are the flags of ``eps run``.
         ``data`` is a file, a NumPy array, a SciPy sparse matrix or a pandas frame.  With an array or matrix, ``labels``
         is an array; with a frame, an array or the name of a column.  ``test`` is a file, a fraction, data like ``data``
         with ``test_labels``, or a pair of test data and labels.
@@ -793,8 +800,12 @@ def run(**settings: Any) -> dict[str, Any]:
         report = eps.run(data="sklearn:digits", model="softmax", test=0.2, export="digits.npz")
         report["metrics"]["test"]["accuracy"]
     """
-    with _array_files(settings) as values:
-        return _run(RunRequest.from_values(values))
+    try:
+        with _array_files(settings) as values:
+            return _run(RunRequest.from_values(values))
+    except KeyboardInterrupt as error:
+        # Without the traceback of the wait in here, which tells the user nothing.
+        raise error.with_traceback(None) from None
 
 
 def _array_files(settings: dict[str, Any]) -> AbstractContextManager[dict[str, Any]]:
@@ -817,7 +828,8 @@ def _run(request: RunRequest) -> dict[str, Any]:
     if submit is not None:
         return submit(request)
     with Job.start_request(request) as job:
-        report = job.wait()
+        with telling(f"{job.name}: interrupted, and ended; eps resume {job.name} continues it"):
+            report = job.wait()
         deliver_results(job.directory, request)
     if report["state"] != "finished":
         raise TrainingError(f"job {job.name!r} {report['state']}: {report.get('reason') or 'no reason given'}")
@@ -860,7 +872,8 @@ def find_directory(name: str) -> JobDir:
         return find_job(name)
     except JobNotFoundError as error:
         if not os.environ.get("HADOOP_CONF_DIR"):
-            raise JobNotFoundError(f"{error}; no cluster was asked: HADOOP_CONF_DIR is not set") from None
+            near = did_you_mean(name, [job.name for job in list_jobs()])
+            raise JobNotFoundError(f"{error}; no cluster was asked: HADOOP_CONF_DIR is not set{near}") from None
         from eps.job.yarn.staged_jobs import restore
 
         return restore(name, error)

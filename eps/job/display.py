@@ -94,7 +94,9 @@ def change_title(change: Mapping[str, Any]) -> str:
 
 
 def asked_text(change: Mapping[str, Any]) -> str:
-    """Return a change as ``--at`` takes it: ``add-workers=2``, ``workers=+2,servers=-1``."""
+    """Return a change as ``--at`` takes it: ``add-workers=2``, ``workers=+2,servers=-1``; or ``followers``."""
+    if change["operation"] == Operation.FOLLOW:
+        return "followers"
     is_scale = change["operation"] == Operation.SCALE
     return str(change["asked"]) if is_scale else f"{change['operation']}={change['asked']}"
 
@@ -128,7 +130,7 @@ def change_outcome(change: Mapping[str, Any]) -> str:
     return (
         f"{who}from clock {change['committed_clock']} in {seconds_text(total_s)}; "
         f"moved {bytes_text(change['bytes_moved'])}, pause {seconds_text(change['pause_s'])}, "
-        f"slowdown {seconds_text(change['slowdown_s'])}{'' if change.get('settled', True) else ' so far'}"
+        f"delay {seconds_text(change['slowdown_s'])}{'' if change.get('settled', True) else ' so far'}"
     )
 
 
@@ -505,29 +507,30 @@ def status_text(status: Status, *, resumable: bool = False) -> str:
     lines += [f"  {text}" for text in loss_texts(status)]
     if resumable:
         lines.append(f"  {how_to_resume(status['name'], status['reason'])}")
-    ended = status.get("changes", [])
-    if ended:
-        lines.append("  changes so far:")
-        lines += [f"    {change_title(change)}: {change_outcome(change)}" for change in ended]
+    live = status["state"] in LIVE_STATES
+    for when, key in ((" before the job was resumed", "earlier_changes"), (" so far" if live else "", "changes")):
+        if changes := status.get(key):
+            lines.append(f"  changes{when}:")
+            lines += [f"    {change_title(change)}: {change_outcome(change)}" for change in changes]
     return "\n".join(lines)
 
 
 def list_text(statuses: Sequence[Status]) -> str:
-    """Return what ``eps list`` prints."""
-    if not statuses:
-        return "no jobs"
+    """Return what ``eps list`` prints of at least one job."""
     rows = [["NAME", "STATE", "STARTED", "CLOCK", "LOSS", "METRIC", "WORKERS", "SERVERS"]]
     for status in statuses:
         if status["state"] == UNREACHABLE:
             rows.append([status["name"], status["state"], ago_text(status["started_s"]), *"-----"])
             continue
         metrics = ordered_metrics(status["metrics"])
+        # The last figures of a job whose processes were killed may be older than its first clock.
+        is_unknown = status.get("as_of_s") is not None and not status["clock"]
         rows.append(
             [
                 status["name"],
                 status["state"],
                 ago_text(status["started_s"]),
-                _clock_text(status),
+                "-" if is_unknown else _clock_text(status),
                 number_text(status["loss"]),
                 f"{metrics[0][0]} {number_text(metrics[0][1])}" if metrics else "-",
                 str(status["workers"]),
@@ -590,7 +593,7 @@ def not_done_text(change: Mapping[str, Any]) -> str:
 
 def changes_table(changes: Sequence[Mapping[str, Any]]) -> str:
     """Return changes of size with what each took and cost."""
-    rows = [["CHANGE", "MEMBERS", "CLOCK", "PHASES (ms since asked)", "MOVED", "PAUSE", "SLOWDOWN"]]
+    rows = [["CHANGE", "MEMBERS", "CLOCK", "PHASES (ms since asked)", "MOVED", "PAUSE", "DELAY"]]
     for change in changes:
         phases = (item for item in phases_in_order(change) if item[0] != "queued")
         told = " ".join(f"{phase} {at_s * 1e3:.0f}" for phase, at_s in phases)

@@ -100,7 +100,7 @@ class PreparedJob:
     def discard(self) -> None:
         """Leave nothing of a job that has not begun, as far as that is possible; of one that has, everything."""
         self.lock.close()
-        place = self.runtime.spec.checkpoint_dir
+        place = self.runtime.spec.checkpoints.checkpoint_dir
         _discard(self.directory, self.runtime.checkpoints if place else None)
 
 
@@ -134,9 +134,10 @@ def data_settings(spec: JobSpec) -> DataSettings:
     ConfigError
         A value that cannot work.
     """
+    model = load_model(spec.model)
     values: dict[str, Any] = {
         "data": spec.data,
-        "task": load_model(spec.model).task_for(model_options(spec)),
+        "task": model.task_for(model_options(spec)),
         "num_splits": spec.splits,
         "seed": spec.seed,
         "labels": spec.labels or None,
@@ -144,14 +145,14 @@ def data_settings(spec: JobSpec) -> DataSettings:
         "test_labels": spec.test_labels or None,
         "folds": spec.folds or None,
         "fold": max(0, spec.fold),
-        "format": spec.format,
+        "format": model.data_format if spec.reading.format == "auto" else spec.reading.format,
         "features": spec.features or None,
-        "label_column": spec.label_column,
-        "columns": tuple(part.strip() for part in spec.columns.split(",") if part.strip()),
-        "delimiter": spec.delimiter,
-        "index_base": spec.index_base,
+        "label_column": spec.reading.label_column,
+        "columns": tuple(part.strip() for part in spec.reading.columns.split(",") if part.strip()),
+        "delimiter": spec.reading.delimiter,
+        "index_base": spec.reading.index_base,
         "normalize": spec.normalize,
-        "target_scale": spec.target_scale,
+        "target_scale": spec.reading.target_scale,
     }
     return DataSettings.from_dict(values)
 
@@ -192,7 +193,7 @@ def prepare_job(
         Something cannot be written.
     """
     check_request(request)
-    own = None if request.spec.checkpoint_dir else own_checkpoints
+    own = None if request.spec.checkpoints.checkpoint_dir else own_checkpoints
     request = _with_absolute_places(request) if own is None else request.with_spec(checkpoint_dir=str(own))
     spec = request.spec
     make_home()
@@ -202,7 +203,7 @@ def prepare_job(
     if former.is_running():
         # Asked again when the directory is made; here it saves the wait for the data.
         raise JobExistsError(f"job {name!r} is running: end it or choose another name")
-    elsewhere = location(spec.checkpoint_dir) / name if spec.checkpoint_dir else None
+    elsewhere = location(spec.checkpoints.checkpoint_dir) / name if spec.checkpoints.checkpoint_dir else None
     owner, formers, application = owner_of(former), _claim_of(former), _application_of(former)
     # This machine may have had another name then.
     aliases = () if formers is None or formers.folder != str(elsewhere) else (formers.owner,)
@@ -285,7 +286,7 @@ def remove_left(what: str, remove: Callable[[], None]) -> None:
 
 def _with_absolute_places(request: RunRequest) -> RunRequest:
     """Return the request with places that mean the same in every directory and under every configuration of Hadoop."""
-    text = request.spec.checkpoint_dir
+    text = request.spec.checkpoints.checkpoint_dir
     if not text:
         return request
     try:
@@ -308,17 +309,19 @@ def check_request(request: RunRequest) -> None:
     check_combination(model, optimizer_settings(spec))
     check_given(model, spec.optimizer, request.given)
     if "image" in request.given and spec.on != "docker":
-        raise ConfigError(f"image is {spec.image!r}, but only containers of docker have one: the job is on {spec.on}")
+        raise ConfigError(
+            f"image is {spec.docker.image!r}, but only containers of docker have one: the job is on {spec.on}"
+        )
     # A sweep's file has the settings of its trials for wherever it runs.
     if spec.on != "yarn" and not request.manager and (foreign := sorted(request.given & OF_YARN)):
         name, *others = (each.removesuffix("_s") for each in foreign)
-        told = f"{name} is {getattr(spec, foreign[0])!r}, but the job is on {spec.on}"
+        told = f"{name} is {spec.values()[foreign[0]]!r}, but the job is on {spec.on}"
         also = f" (and {', '.join(others)})" if others else ""
         raise ConfigError(f"{told}: that{also} is for jobs on YARN only; add --on yarn, or leave it out")
     check_model(spec)
     if spec.uses_tls:
         check_tls()
-    _check_port(spec.metrics_port)
+    _check_port(spec.monitoring.metrics_port)
 
 
 def check_data(request: RunRequest) -> None:
@@ -344,7 +347,7 @@ def _with_data(request: RunRequest, name: str) -> tuple[Runtime, DatasetInfo, np
     spec = settled(request.spec, shape.num_features, shape.num_outputs)
     runtime = Runtime(name, spec, shape, dataset.directory, jobs_dir() / name, manager=request.manager)
     check_runtime(runtime)
-    return runtime, dataset, _initial_values(runtime, dataset) if spec.init else None
+    return runtime, dataset, _initial_values(runtime, dataset) if spec.training.init else None
 
 
 def shape_of(dataset: DatasetInfo) -> DataShape:
@@ -392,7 +395,7 @@ def free_name(model: str, ending: str = "", taken: Collection[str] = ()) -> str:
 
 
 def _initial_values(runtime: Runtime, dataset: DatasetInfo) -> np.ndarray:
-    path = location(runtime.spec.init)
+    path = location(runtime.spec.training.init)
     model = read_model(path)
     declared = [(t.name, t.shape) for t in runtime.key_space.tensors]
     found = [(name, array.shape) for name, array in model.tensors.items()]
@@ -415,7 +418,7 @@ def _with_model_code(runtime: Runtime, folder: Path) -> Runtime:
         shutil.copyfile(source, target)
     except OSError as error:
         raise ConfigError(f"model file {source} cannot be copied: {error.strerror}") from error
-    return dataclasses.replace(runtime, spec=dataclasses.replace(runtime.spec, model=f"{target}:{class_name}"))
+    return dataclasses.replace(runtime, spec=runtime.spec.with_settings(model=f"{target}:{class_name}"))
 
 
 def _shown(tensors: list[tuple[str, tuple[int, ...]]]) -> str:

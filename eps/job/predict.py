@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from eps.data.arrays import matrix_of
 from eps.data.cut import load_for_prediction
 from eps.data.formats import is_builtin
+from eps.data.ratings import RATINGS, rows_of_pairs
 from eps.data.raw import Label
 from eps.errors import ConfigError, DataError
 from eps.ml.metrics import exact_metrics
@@ -25,13 +27,18 @@ class TrainedModel:
     """A trained model that predicts; made by :func:`load`.
 
     Rows are an array of NumPy, a sparse matrix of SciPy, or a frame of pandas, of shape (n, ``num_features``).  Of a
-    frame it takes the columns that it was trained on, by their names.
+    frame it takes the columns that it was trained on, by their names.  A model of ratings takes pairs of user and item,
+    shape (n, 2), or a frame with such columns.
     """
 
     def __init__(self, exported: ExportedModel, code: str = "") -> None:
         self.exported = exported
         self._model = exported.make_model(code)
         self._task = self._model.task_for(self._model.chosen)
+        self._is_of_ratings = exported.reading.get("format") == RATINGS
+
+    def __repr__(self) -> str:
+        return f"<TrainedModel {self.name} of {self.num_features} features>"
 
     @property
     def name(self) -> str:
@@ -83,6 +90,8 @@ class TrainedModel:
         Shape (n,): the value of a regression, or above 0 for the second of two classes.  Shape (n, k): one score for
         each class, the largest wins.
         """
+        if self._is_of_ratings and not sparse.issparse(X):
+            X = rows_of_pairs(X, self.feature_names)
         rows, _ = matrix_of(X, "X", self.feature_names)
         if rows.shape[1] != self.num_features:
             raise DataError(f"X has {rows.shape[1]} columns, but the model was trained on {self.num_features} features")
@@ -92,11 +101,14 @@ class TrainedModel:
         """Return the predictions that belong to ``scores``."""
         found = predicted(self._task, scores)
         if self._task == "regression":
-            return found.astype(np.float64) * self.exported.target_scale
+            return (found.astype(np.float64) + self.exported.normalizer.target_mean) * self.exported.target_scale
         return np.array(self.classes)[found]
 
     def metrics(self, scores: NDArray[np.float32], targets: NDArray[Any]) -> dict[str, float]:
-        """Return how good scores are, given the targets as training encodes them."""
+        """Return how good scores are, in the units of the training, given the classes' numbers or the values."""
+        if self._task == "regression":
+            scaled = np.asarray(targets, np.float64) / self.exported.target_scale
+            targets = np.asarray(scaled - self.exported.normalizer.target_mean, np.float32)
         return exact_metrics(self._task, scores, targets)
 
 

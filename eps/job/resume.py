@@ -11,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eps.cluster.choice import check_backend
+from eps.data.arrays import is_array_file
 from eps.data.cut import prepare
 from eps.data.dataset import DatasetInfo, is_complete, open_dataset
 from eps.errors import ConfigError, DataError, JobExistsError, PlanError, StorageError
 from eps.job.launch import PreparedJob, check_runtime, data_settings
-from eps.job.status import RUNS, check_unfinished
+from eps.job.status import RUNS, check_unfinished, earlier_of
 from eps.net.security.certificates import make_certificates
 from eps.net.security.credentials import Security, TlsFiles
 from eps.spec.job_spec import JobSpec
@@ -126,9 +127,8 @@ def _prepare(
         )
     runtime = dataclasses.replace(before, start=start)
     # Only for the check: the job keeps the settings that the user gave.
-    sized = dataclasses.replace(
-        before.spec, workers=start.workers or before.spec.workers, servers=start.servers or before.spec.servers
-    )
+    spec = before.spec
+    sized = spec.with_settings(workers=start.workers or spec.workers, servers=start.servers or spec.servers)
     check_runtime(runtime)
     if check is not None:
         check(sized)
@@ -146,6 +146,7 @@ def _prepare(
             runtime=runtime.to_values(),
             results=former.results,
             yarn=YarnPart(application=former.yarn.application, claim=former.yarn.claim),
+            earlier=earlier_of(directory, former),
             former=former,
         )
         write_record(directory.job_json, record)
@@ -181,7 +182,7 @@ def _with_python(spec: JobSpec, python: str) -> JobSpec:
         raise ConfigError(
             f"python is {python!r}, but only containers on YARN have another one: the job is on {spec.on}"
         )
-    return dataclasses.replace(spec, python=python)
+    return spec.with_settings(python=python)
 
 
 def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
@@ -203,6 +204,10 @@ def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
     try:
         dataset = prepare(data_settings(runtime.spec), None, cache_dir())
     except (ConfigError, DataError, StorageError) as error:
+        if is_array_file(runtime.spec.data):
+            raise DataError(
+                f"{gone}, and it was made of arrays, which EPS does not keep: run the job again with these arrays"
+            ) from error
         raise DataError(f"{gone}, and cannot be made again: {error}") from error
     if dataset.split_checksums != runtime.shape.split_checksums:
         raise DataError(f"{gone}, and {runtime.spec.data} has changed since: the job cannot be resumed with other data")

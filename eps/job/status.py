@@ -32,6 +32,8 @@ RUNS = "job {name!r} is running: only a job that has stopped can be resumed"
 LOGS_COMMAND = "yarn logs -applicationId {}"
 #: Why nobody could be told that a job is to end, and what to do.
 BEING_STARTED = "another process still starts it: end that one, or run eps kill {name} again later"
+#: Changes of earlier runs that are kept, the latest, and what of checkpoints is added up over runs.
+MOST_EARLIER, _SUMS = 20, ("complete", "skipped", "failed", "size_bytes", "seconds")
 #: How long something lasts, and a temporary file, which has another name with every try.
 _FIGURES = re.compile(r"\.\w+\.tmp\b|\d+", re.ASCII)
 #: Lines that are shown, and their longest.
@@ -214,10 +216,31 @@ def is_on_yarn(directory: JobDir) -> bool:
     return _readable(directory).runs_on == "yarn"
 
 
-def with_application(directory: JobDir, status: dict[str, Any]) -> dict[str, Any]:
-    """Return a status that also says by which name YARN knows the job, where it is one on YARN."""
-    application_id = application_id_of(directory)
-    return {**status, "application_id": application_id} if application_id else status
+def with_record(directory: JobDir, status: dict[str, Any]) -> dict[str, Any]:
+    """Return a status with what only the job's record has: its application on YARN, and what earlier runs have done."""
+    record = _readable(directory)
+    if application_id := (record.yarn.application or {}).get("application_id"):
+        status = {**status, "application_id": str(application_id)}
+    return _with_earlier(status, record.earlier)
+
+
+def earlier_of(directory: JobDir, former: Record) -> dict[str, Any]:
+    """Return what the record of a resumed job keeps of its earlier runs: the latest changes, sums of checkpoints."""
+    found = _with_earlier(status_of(directory, former), former.earlier)
+    changes = [*found.get("earlier_changes", ()), *found["changes"]][-MOST_EARLIER:]
+    kept = (*_SUMS, "latest_clock")
+    checkpoints = {name: value for name, value in found.get("checkpoints", {}).items() if name in kept}
+    return {"changes": changes, "checkpoints": checkpoints} if changes or any(checkpoints.values()) else {}
+
+
+def _with_earlier(status: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    if not earlier:
+        return status
+    before, now = earlier["checkpoints"], status.get("checkpoints", {})
+    checkpoints = {"error": "", **before, **now, **{name: before.get(name, 0) + now.get(name, 0) for name in _SUMS}}
+    if checkpoints.get("latest_clock") is None:
+        checkpoints["latest_clock"] = before.get("latest_clock")
+    return {**status, "checkpoints": checkpoints, "earlier_changes": earlier["changes"]}
 
 
 def without_figures(text: str) -> str:

@@ -27,7 +27,7 @@ def driver_of(runtime: Runtime) -> Checkpoints:
     return Checkpoints(
         Timetable(spec.checkpoint_schedule(), runtime.settings.iterations),
         runtime.settings.num_partitions,
-        spec.keep,
+        spec.checkpoints.keep,
         runtime.start.epoch,
         complete=_begun_with(runtime),
     )

@@ -169,7 +169,7 @@ class Master:
         self._watch = watch
         self._host: Host = OneMachine(job_dir) if host is None else host
         self._ended: e.EndJob | None = None
-        beat_s = runtime.spec.member_timeout_s / BEATS
+        beat_s = runtime.spec.recovery.member_timeout_s / BEATS
         self._pulse = Pulse(self._beat, min(BEAT_S, beat_s))
         self._job = LoggedJob(runtime, job_dir, log, announcements.generation, resources.adopt, self._pulse)
         self.events = Events()
@@ -177,7 +177,7 @@ class Master:
         self._notes = records.Notes(job_dir)
         self._exporter = Exporter(
             runtime,
-            NegotiatedVan(security, runtime.spec.van),
+            NegotiatedVan(security, runtime.spec.network.van),
             job_dir.model,
             self._host.bring_model,
             state,
@@ -205,7 +205,7 @@ class Master:
             found = records.status(self._runtime, self._job.state, 0.0, self._job.now())
             errors = [self._job.log.error, *self._notes.errors.values(), self._exporter.waits]
             silent_s = self._resources.silent_s()
-            hangs = silent_s >= self._runtime.spec.member_timeout_s
+            hangs = silent_s >= self._runtime.spec.recovery.member_timeout_s
             return self._host.add_to(
                 {
                     **found,
@@ -225,7 +225,7 @@ class Master:
         """Serve until the job has ended; return the exit code."""
         state = self._job.state
         self._endpoint.listen(self._sessions)
-        metrics = records.serve_metrics(self._runtime.spec.metrics_port, self.status)
+        metrics = records.serve_metrics(self._runtime.spec.monitoring.metrics_port, self.status)
         self._containers.listen()
         self._endpoint.announce(state.masters.generation)
         self._checkpoints.begin(pending_name(state.checkpoints))
@@ -262,7 +262,7 @@ class Master:
         if self._notes.status_is_due(self._job.num_news):
             with self._pulse.patience(SYNC_PATIENCE_S):
                 self._notes.status(self.status())
-        self._containers.kill_silent(self._runtime.spec.member_timeout_s)
+        self._containers.kill_silent(self._runtime.spec.recovery.member_timeout_s)
         self._containers.look_for_room(self._job.state)
         if self._job.tick_is_due():
             self._step(e.Tick(self._resources.silent_s()))
@@ -316,7 +316,7 @@ class Master:
                     self._containers.end()
 
     def _write_record(self, record: Mapping[str, Any], sync: bool) -> None:
-        logger.info("M %s", record)
+        logger.info("M %s", records.line_of(record))
         if sync:
             self._job.log.sync(self._job.now())
         self._notes.journal(record, sync=sync)
@@ -367,7 +367,7 @@ def run(context: ContainerContext, watch: Callable[[Job, bool], None] | None = N
     prepare_process()
     job_dir = JobDir(context.job_dir)
     assert context.supervisor_fd is not None
-    most = Runtime.of_job(job_dir).spec.max_containers
+    most = Runtime.of_job(job_dir).spec.containers.max_containers
     supervisor = LocalResourceManager(context.supervisor_fd, most, context.running)
     try:
         return serve(job_dir, supervisor, context.entry_points, watch)

@@ -212,6 +212,17 @@ def live_entry(state: Job, plan: Plan, now_s: float) -> dict[str, Any]:
     return {**found, "waits_for": waits_for, "waited_s": waited_s}
 
 
+def line_of(record: Mapping[str, Any]) -> str:
+    """Return a record of the journal as a log line: ``plan plan_id=2 phase=copied``; no time, the log has its own."""
+    told = {name: value for name, value in record.items() if name not in ("kind", "at_s") and value not in ("", [], ())}
+    return " ".join([str(record["kind"]), *(f"{name}={_plain(value, ',')}" for name, value in told.items())])
+
+
+def _plain(value: Any, between: str) -> str:
+    """Return a value as one word; lists in a list are joined by colons."""
+    return (between.join(_plain(each, ":") for each in value) or "-") if isinstance(value, list | tuple) else str(value)
+
+
 def membership_entry(membership: Membership) -> dict[str, Any]:
     """Return the entry of one committed membership."""
     return {
@@ -372,7 +383,7 @@ def report(
         "elapsed_s": round(now_s - started_s, 3),
         "membership": [membership_entry(v) for v in state.members.memberships],
         # Always false for SSP and ASP.
-        "settings": {**dataclasses.asdict(runtime.spec), "reproducible": runtime.settings.reproducible},
+        "settings": {**runtime.spec.values(), "reproducible": runtime.settings.reproducible},
     }
 
 

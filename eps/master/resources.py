@@ -77,8 +77,8 @@ class Containers:
             ContainerRequest(
                 container_id,
                 "+".join(sorted(roles)),
-                sum(self._spec.number_by_role("memory_mb", role) for role in roles),
-                sum(self._spec.number_by_role("vcores", role) for role in roles),
+                sum(self._spec.containers.memory_of(role) for role in roles),
+                sum(self._spec.containers.vcores_of(role) for role in roles),
                 env={"EPS_MASTER_ADDRESS": self._address},
             )
         )

@@ -386,11 +386,11 @@ def first_state(runtime: Runtime, generation: int) -> Job:
         start.workers or spec.workers,
         start.servers or spec.servers,
         [trigger for trigger in spec.triggers() if trigger.clock > start.triggers_asked],
-        stop_on_divergence=spec.on_divergence == "stop",
+        stop_on_divergence=spec.training.on_divergence == "stop",
         checkpoints=driver_of(runtime),
         first_container=start.first_container,
         managed=bool(runtime.manager),
-        start_with=spec.start_with,
+        start_with=spec.containers.start_with,
         # Later masters restore it from the log.
         seed=f"{runtime.name} {time.time_ns()}",
     )

@@ -94,6 +94,8 @@ class Record:
     yarn: YarnPart = YarnPart()
     #: How it ended; None if it has not.
     end: End | None = None
+    #: Changes and checkpoints of the runs before it was resumed; see :func:`eps.job.status.with_record`.
+    earlier: Mapping[str, Any] = field(default_factory=dict)
     #: The record before the current run was prepared; kept until that run begins.
     former: Record | None = None
 

@@ -35,6 +35,7 @@ from eps.job.yarn import shared_application
 from eps.job.yarn.sweeps import report_file, said_end
 from eps.net.security.credentials import TlsFiles
 from eps.spec.job_spec import JobSpec
+from eps.spec.tables import Containers
 from eps.storage.api import Storage
 from eps.storage.atomic import write_bytes_atomic
 from eps.storage.jobdir import JobDir, jobs_dir
@@ -377,7 +378,7 @@ def serve(orders: MasterOrders, service: ServiceOrders, yarn: Yarn, around: Surr
         yarn.nm,
         LaunchTemplate(roles, yarn.credentials),
         MasterEndpoint(around.host),
-        limits=yarn.limits(JobSpec(container_timeout_s=service.container_timeout_s)),
+        limits=yarn.limits(JobSpec(containers=Containers(container_timeout_s=service.container_timeout_s))),
         on_ended=leave,
     )
     try:

@@ -37,7 +37,7 @@ from hscheduler.application.orders import (
     staged,
 )
 from hscheduler.live.checks import working
-from hscheduler.live.on_yarn import container_settings
+from hscheduler.live.placement import container_settings
 from hscheduler.service.main import ServiceSettings
 from hscheduler.spec import ClusterSpec, Spec, memory_mb
 
@@ -105,7 +105,7 @@ def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, con
     Parameters
     ----------
     spec : Spec
-        With the cluster that there is; see :func:`hscheduler.live.on_yarn.placed`.
+        With the cluster that there is; see :func:`hscheduler.live.placement.placed`.
     policy : str
     directory : JobDir
         With the certificates by which the scheduler and its clients know each other.
@@ -129,7 +129,7 @@ def submit_sweep(spec: Spec, policy: str, directory: JobDir, client: Client, con
     working(spec, lambda job: check_job(cluster, _with_master(job, resource)))
     check_file_systems(conf, job, client)
     tables, models = staged(spec.tables(), home_of(conf, job, client) / "cache")
-    orders = ServiceOrders(settings_of(spec, policy), tables, job.container_timeout_s)
+    orders = ServiceOrders(settings_of(spec, policy), tables, job.containers.container_timeout_s)
     return _submit(orders, job, resource, directory, client, conf, models)
 
 
@@ -150,9 +150,9 @@ def submit_service(
     """
     told = Cluster(client, warns=False)
     resource = _master_in(told, job, cluster, most_at_once(cluster))
-    check_job(told, _with_master(dataclasses.replace(job, workers=1, servers=1), resource))
+    check_job(told, _with_master(job.with_settings(workers=1, servers=1), resource))
     check_file_systems(conf, job, client)
-    orders = ServiceOrders(settings, None, job.container_timeout_s)
+    orders = ServiceOrders(settings, None, job.containers.container_timeout_s)
     return _submit(orders, job, resource, directory, client, conf, {})
 
 
@@ -176,14 +176,14 @@ def _submit(
         launch = launch_of(MODULE, common, {**common.files, SERVICE_FOLDER: own}, tokens)
         submission = Submission(
             name=f"{kind}-{shared.name[:6]}",
-            launch=dataclasses.replace(launch, access=job.access()),
+            launch=dataclasses.replace(launch, access=job.yarn.access()),
             resource=resource,
-            queue=job.queue,
-            priority=job.priority if job.priority >= 0 else None,
-            lifetime_s=job.lifetime_s or None,
-            tags=tuple(tag.strip() for tag in job.tags.split(",") if tag.strip()),
+            queue=job.yarn.queue,
+            priority=job.yarn.priority if job.yarn.priority >= 0 else None,
+            lifetime_s=job.yarn.lifetime_s or None,
+            tags=tuple(tag.strip() for tag in job.yarn.tags.split(",") if tag.strip()),
             application_type=SERVICE_TYPE if orders.sweep is None else SWEEP_TYPE,
-            label=job.by_role("label", "master"),
+            label=job.yarn.label_of("master"),
             # The processes that would be their jobs' masters end with the application's.
             keep_containers=False,
             max_attempts=MOST_ATTEMPTS,
@@ -199,15 +199,15 @@ def _submit(
 
 
 def _master_in(told: Cluster, job: JobSpec, cluster: ClusterSpec, jobs: int) -> Resource:
-    queue = told.queue(job.queue)
+    queue = told.queue(job.yarn.queue)
     return master_resource(cluster, jobs, None if queue is None else queue.largest)
 
 
 def _with_master(job: JobSpec, master: Resource) -> JobSpec:
     """Return a job like this whose master is the application's."""
-    sizes = {role: job.number_by_role("memory_mb", role) for role in ("worker", "server")}
+    sizes = {role: job.containers.memory_of(role) for role in ("worker", "server")}
     text = ",".join(f"{role}={size}" for role, size in {**sizes, "master": master.memory_mb}.items())
-    return dataclasses.replace(job, memory_mb=text)
+    return job.with_settings(memory_mb=text)
 
 
 def _bring(shared: RemotePath, orders: ServiceOrders, tls: TlsFiles, models: Mapping[str, Path]) -> LocalFile:

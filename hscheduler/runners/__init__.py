@@ -25,7 +25,7 @@ from hscheduler.application.orders import SWEEP
 from hscheduler.application.submit import submit_sweep
 from hscheduler.core import events as e
 from hscheduler.live.checks import check_sweep
-from hscheduler.live.on_yarn import placed
+from hscheduler.live.placement import placed
 from hscheduler.live.points import Points
 from hscheduler.live.scheduler import OnEvent
 from hscheduler.live.sweep import Sweep

@@ -17,8 +17,8 @@ from eps.errors import ConfigError, StorageError
 from eps.job.client import Job
 from eps.net.calls.call import serve, stop
 from eps.storage.jobdir import list_jobs
-from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, nothing
-from hscheduler.live.on_yarn import on_yarn
+from hscheduler.live.job import END_TIMEOUT_S, ENDS, BeforeEnd, do_nothing
+from hscheduler.live.placement import runs_on_yarn
 from hscheduler.live.scheduler import LiveScheduler, LiveSettings
 from hscheduler.live.submission import trial_of
 from hscheduler.live.yarn_nodes import YarnNodes
@@ -73,7 +73,7 @@ class ServiceSettings:
             default = replace(default, nodes=len(header.nodes), vcores=vcores, memory=f"{memory_mb}MiB")
             # Of a cluster that is looked at, nodes come and go: the service goes on with what it began with, and is
             # told what has changed since.
-            is_watched = on_yarn(size or {})
+            is_watched = runs_on_yarn(size or {})
         if size:
             memory = f"{size['memory_mb']}MiB"
             default = replace(default, container_memory=memory, container_vcores=int(size["vcores"]))
@@ -118,7 +118,7 @@ def past_report(directory: ServiceDir, sweep: str) -> dict[str, Any]:
         settings = ServiceSettings()
         cluster = settings.cluster(record.header)
         live = settings.live(record.header)
-        scheduler = LiveScheduler(cluster.capacities(), live, record=record, takes_up=False)
+        scheduler = LiveScheduler(cluster.capacities(), live, record=record, attaches=False)
         try:
             if sweep and not scheduler.look_ups.has_sweep(sweep):
                 jobs = scheduler.look_ups.submissions()
@@ -240,7 +240,7 @@ class Service:
         observe: Take | None = None,
         machines: Callable[[], Sequence[Machine]] | None = None,
         record: SchedulerRecord | None = None,
-        before_end: BeforeEnd = nothing,
+        before_end: BeforeEnd = do_nothing,
     ) -> None:
         self._lock = directory.lock()
         self._leaves = False

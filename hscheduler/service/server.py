@@ -15,7 +15,7 @@ from eps.spec.job_spec import JobSpec
 from hscheduler.core import events as e
 from hscheduler.core.codec import spelt
 from hscheduler.core.jobs import Direction
-from hscheduler.live.results import open_model, own_report
+from hscheduler.live.job_results import open_model, own_report
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import Submission
 from hscheduler.pb import scheduler_pb2 as pb

@@ -10,7 +10,7 @@ from typing import Any
 
 from eps.errors import ConfigError
 from hscheduler.live.checks import check_sweep, working
-from hscheduler.live.on_yarn import check_place
+from hscheduler.live.placement import check_place
 from hscheduler.live.reporting import report_of
 from hscheduler.live.scheduler import LiveScheduler
 from hscheduler.live.submission import attempt_id

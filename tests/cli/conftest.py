@@ -59,6 +59,7 @@ def change_of(plan_id: int = 1, phase: str = "released", **changes: Any) -> dict
     return {
         "plan_id": plan_id,
         "operation": "add-workers",
+        "asked_by": "user",
         "asked": 2,
         "names": ["worker-3", "worker-4"],
         "added": ["worker-3", "worker-4"],

@@ -32,6 +32,7 @@ from eps.job.client import Job
 from eps.job.display import summary_text
 from eps.job.master_link import Progress
 from eps.spec.file import RunRequest
+from eps.storage.atomic import write_json_atomic
 from eps.storage.jobdir import JobDir, create_job_dir
 from tests.cli.conftest import FakeJob, change_of, status_of
 from tests.fakes.records import note_application, note_end, note_ended, note_settings
@@ -78,6 +79,24 @@ def test_list_shows_running_and_ended_jobs(home: Path, fake: FakeJob, capsys: py
 def test_list_of_nothing_is_no_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     assert capsys.readouterr().out == "no jobs\n"
+
+
+def test_list_that_finds_nothing_says_what_it_looked_for(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "fakes"]) == main(["list", "--state", "failed"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told == ["no job's name begins with 'fakes'; did you mean fake?", "no jobs that are failed"]
+    assert main(["list", "fakes", "--json"]) == 0 and json.loads(capsys.readouterr().out) == []
+    assert main(["list", "--state", "runing"]) == 2
+    assert capsys.readouterr().err.endswith("; did you mean running?\n")
+
+
+def test_list_shows_no_clock_that_is_older_than_the_first(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = FakeJob(home)
+    write_json_atomic(job.dir.status_json, status_of(clock=0, as_of_s=1.0))
+    job.end("killed")
+    job.close()
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[5] == "-"
 
 
 def test_change_prints_its_phases_and_ends_with_0(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +193,12 @@ def test_refused_change_ends_with_3(fake: FakeJob, capsys: pytest.CaptureFixture
         (["run", "nowhere.toml"], 2, "no such file"),
         (["run", "--data", "nowhere.svm"], 2, "no such file: data must be an existing file, hdfs://HOST:PORT/PATH or"),
         (["run", "--data", "sklearn:nothing", "--model", "softmax"], 2, "sklearn:nothing"),
-        (["run", "--model", "logistc", "--data", "x"], 2, "must be one of"),
+        (["run", "--model", "logistc", "--data", "x"], 2, "or path.py:Class; did you mean logistic?"),
+        (["run", "--optimizer", "adan"], 2, "--optimizer is 'adan', but must be one of sgd, momentum, adagrad, adam,"),
+        (["run", "--memory-mb=abc"], 2, "--memory-mb is 'abc', but must have a number from 1 on"),
+        (["run", "--member-timeout-s", "0"], 2, "--member-timeout-s is 0.0, but must be at least 1"),
+        (["run", "--data", "sklearn:digts"], 2, "did you mean digits?"),
+        (["run", "--data", "sklearn:iris", "--model", "softmax", "--test", "nowhere"], 2, "no such file: test must be"),
         (["run", "--model", "ridge", "--data", "x"], 2, "ridge needs l2"),
         (["run", "--folds", "3", "--data", "sklearn:iris", "--export", "m.npz"], 2, "gives 3 models"),
         (["run", "--folds", "3", "--data", "sklearn:iris", "--detach"], 2, "omit --detach"),
@@ -182,8 +206,8 @@ def test_refused_change_ends_with_3(fake: FakeJob, capsys: pytest.CaptureFixture
         (["run", "--export", "/nowhere/m.npz"], 2, "its folder /nowhere must exist"),
         (["run", "--model", "dnn", "--hidden", "a,b", "--data", "x"], 2, "hidden is 'a,b', but must be whole numbers"),
         (["run", "--model", "dnn", "--hidden", "0", "--data", "x"], 2, "hidden is '0'"),
-        (["run", "--model-options", "{x}", "--data", "x"], 2, "model_options is '{x}', but must be a JSON object"),
-        (["run", "--model-options", "3", "--data", "x"], 2, "model_options is '3', but must be a JSON object"),
+        (["run", "--model-options", "{x}", "--data", "x"], 2, "--model-options is '{x}', but must be a JSON object"),
+        (["run", "--model-options", "3", "--data", "x"], 2, "--model-options is '3', but must be a JSON object"),
         (["run", "--model-options", '{"rank": 8}', "--data", "x"], 2, "Logistic has no option rank"),
         (["run", "--at", "1:add-workers=0", "--data", "x"], 2, "a change must concern at least 1 member"),
         (["run", "--momentum", "0.5", "--data", "x"], 2, "momentum is given, but optimizer is 'adam'"),

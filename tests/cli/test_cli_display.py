@@ -13,7 +13,9 @@ from eps.job.display import (
     ChangeNews,
     PlainDisplay,
     TerminalDisplay,
+    asked_text,
     bytes_text,
+    changes_table,
     list_text,
     number_text,
     plain_line,
@@ -80,9 +82,9 @@ def test_each_phase_of_a_change_is_told_once() -> None:
     assert news.lines([change_of(phase="prepared")]) == []
     (line,) = news.lines([change_of(phase="released")])
     assert line.startswith("plan 1 add-workers=2: lists-updated +10 ms, copied +10 ms, committed +10 ms")
-    assert line.endswith("| added worker-3, worker-4 from clock 61 in 70 ms; moved 2.92 MB, pause 1.2 ms, slowdown 0")
+    assert line.endswith("| added worker-3, worker-4 from clock 61 in 70 ms; moved 2.92 MB, pause 1.2 ms, delay 0")
     unsettled = ChangeNews().lines([change_of(phase="released", settled=False)])
-    assert unsettled[0].endswith("pause 1.2 ms, slowdown 0 so far"), "the next iteration is under way"
+    assert unsettled[0].endswith("pause 1.2 ms, delay 0 so far"), "the next iteration is under way"
 
 
 def test_phases_of_one_instant_are_told_in_their_order() -> None:
@@ -190,12 +192,16 @@ def test_what_a_job_that_starts_waits_for_is_told_once_in_a_pipe_however_long_it
     assert waits.format(65) in status_text(starting) and waits.format(65) in progress_line(starting)
 
 
+def test_a_change_that_the_job_asks_for_itself_is_named_by_what_it_gives() -> None:
+    change = change_of(operation="follow", asked=1)
+    assert asked_text(change) == "followers" and "follow=1" not in changes_table([change])
+
+
 def test_status_says_which_loss_is_which() -> None:
     assert "train loss 0.2500, test accuracy 0.8750, test f1 0.5000, test loss 0.3000" in status_text(status_of())
 
 
 def test_list_is_a_table_of_jobs() -> None:
-    assert list_text([]) == "no jobs"
     heading, row = list_text([{**status_of(), "started_s": time.time() - 3 * 3600}]).splitlines()
     assert heading.split() == ["NAME", "STATE", "STARTED", "CLOCK", "LOSS", "METRIC", "WORKERS", "SERVERS"]
     assert row.split() == ["fake", "running", "3", "h", "ago", "50/200", "0.2500", "accuracy", "0.8750", "2", "1"]

@@ -9,11 +9,11 @@ import pytest
 from eps.cluster.yarn.checks import Cluster, check_job
 from eps.errors import EpsError
 from eps.spec.job_spec import JobSpec
-from tests.fakes.telling_yarn import TellingYarn as Told
+from tests.fakes.yarn_client import FakeYarnClient as Told
 
 
 def check(told: Told, **settings: Any) -> None:
-    check_job(Cluster(told), JobSpec(on="yarn", **{"workers": 1, "servers": 1, **settings}))  # type: ignore[arg-type]
+    check_job(Cluster(told), JobSpec().with_settings(on="yarn", **{"workers": 1, "servers": 1, **settings}))
 
 
 @pytest.mark.parametrize(

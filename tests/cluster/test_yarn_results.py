@@ -103,7 +103,7 @@ def test_a_master_whose_successor_has_announced_itself_leaves_nothing(
         (world.folder / MASTER_FILE).write_text(json.dumps({"generation": generation}))
         fenced.leave(0, "finished", "")
     (world.folder / MASTER_FILE).write_text(json.dumps({"generation": 3}))
-    with pytest.raises(LeftError, match="another job master has taken over"):
+    with pytest.raises(LeftError, match="another job master"):
         fenced.leave(1, "failed", "it seemed so")
     assert json.loads((world.folder / RESULTS / ENDED_FILE).read_text())["state"] == "finished"
 

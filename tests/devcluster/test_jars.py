@@ -45,7 +45,7 @@ def test_what_maven_cannot_get_is_not_kept(
     tmp_path: Path, java: Java, maven: Callable[[str], None], capfd: pytest.CaptureFixture[str], version: str
 ) -> None:
     maven('mkdir -p target/lib; echo "[ERROR] Could not transfer artifact x: Unknown host"; exit 1')
-    with pytest.raises(ResourceError, match=r"name a mirror of it in ~/\.m2/settings\.xml") as raised:
+    with pytest.raises(ResourceError, match=r"mirror .*settings\.xml") as raised:
         fetch(tmp_path / "cache", java, version)
     told = "Hadoop 3.9.9 may be no release; 3.3.6, 3.4.3, 3.5.0 were tried: Maven could not get Hadoop's jars"
     assert str(raised.value).startswith(told) == (version == "3.9.9")
@@ -130,7 +130,7 @@ def test_java_is_judged_by_what_hadoop_needs(java: Java, said_version: str, hado
     if good:
         check_java(found, ClusterSettings(hadoop_version=hadoop))
     else:
-        with pytest.raises(ConfigError, match=rf"is Java {found.version}, but Hadoop {hadoop}.*openjdk-17"):
+        with pytest.raises(ConfigError, match=rf"{found.version}, .* {hadoop}.*openjdk"):
             check_java(found, ClusterSettings(hadoop_version=hadoop))
 
 
@@ -139,7 +139,7 @@ def test_java_of_path_tells_its_home_and_none_is_said(tmp_path: Path, java: Java
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(tmp_path / "java-link")
     assert find_java({"PATH": f"{tmp_path}/bin"}).home == java.home
-    with pytest.raises(ConfigError, match=r"no Java on this host: install a JDK 17"):
+    with pytest.raises(ConfigError, match=r"no Java .*: install"):
         find_java({"PATH": str(tmp_path)})
     with pytest.raises(ConfigError, match=r"JAVA_HOME is /nowhere"):
         find_java({"JAVA_HOME": "/nowhere"})

@@ -1,4 +1,4 @@
-"""``hscheduler sweep --on yarn`` over fakes: nothing runs that nobody knows of, and nothing is left."""
+"""``hscheduler sweep --on yarn`` over fakes: no application is lost track of, and no files are left."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from hscheduler.application.follow import Following, known_sweeps
 from hscheduler.application.orders import SWEEP, SWEEP_TYPE
 from hscheduler.cli import main
 from tests.fakes.patient_hdfs import hdfs as hdfs
-from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
+from tests.fakes.yarn_client import ID, FakeYarnClient
 
 pytest.importorskip("requests")
 FILE = """
@@ -56,22 +56,18 @@ REPORT: dict[str, Any] = {
 }  # fmt: skip
 
 
-class RunningSweep(Cluster):
-    """A YARN whose application leaves what a sweep leaves, and has ended then; or which says what a test has it say."""
+class RunningSweep(FakeYarnClient):
+    """A YARN whose application leaves a sweep's results and has ended; or which answers as the test says."""
 
     def __init__(self, home: Path) -> None:
-        super().__init__(JobDir(home / "none"))
+        super().__init__()
         self._home = home
-        self.said: list[BaseException | signal.Signals | str] = ["FINISHED"]
+        self.said = ["FINISHED"]
         self.after_submission: Callable[[], None] = lambda: None
 
-    @property
-    def directory(self) -> JobDir:
-        (found,) = (self._home / "sweeps").iterdir()
-        return JobDir(found)
-
     def submit(self, application_id: str, submission: Submission) -> None:
-        self._directory = self.directory
+        (found,) = (self._home / "sweeps").iterdir()
+        self.directory = JobDir(found)
         super().submit(application_id, submission)
         assert submission.application_type == SWEEP_TYPE and self.noted is not None
         shared = open_storage(self.noted.shared)
@@ -82,18 +78,6 @@ class RunningSweep(Cluster):
                 file.write(content.encode())
         self.after_submission()
 
-    def report(self, application_id: str) -> ApplicationReport:
-        word = self.said.pop(0) if len(self.said) > 1 else self.said[0]
-        if isinstance(word, BaseException):
-            raise word
-        if isinstance(word, signal.Signals):
-            signal.raise_signal(word)
-            word = "ACCEPTED"
-        final = {"FINISHED": "SUCCEEDED", "KILLED": "KILLED"}.get(word, "UNDEFINED")
-        return ApplicationReport(
-            application_id, "sweep", SWEEP_TYPE, "ada", "default", word, final, "", "", -1, "", 0.0, (), 1, 0, 0
-        )
-
 
 @pytest.fixture
 def yarn(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunningSweep:
@@ -102,10 +86,10 @@ def yarn(hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run
     monkeypatch.setattr("hscheduler.runners.environment_configuration", lambda: conf)
     monkeypatch.setattr("hscheduler.runners.YarnClient", lambda conf: found)
     monkeypatch.setattr("eps.job.yarn.sweeps.YarnClient", lambda conf: found)
-    monkeypatch.setattr("hscheduler.live.on_yarn.environment_configuration", lambda: conf)
-    monkeypatch.setattr("hscheduler.live.on_yarn.YarnClient", lambda conf: found)
+    monkeypatch.setattr("hscheduler.live.placement.environment_configuration", lambda: conf)
+    monkeypatch.setattr("hscheduler.live.placement.YarnClient", lambda conf: found)
     monkeypatch.setattr("hscheduler.runners.check_sweep", lambda spec: None)
-    # What --resume reads again.
+    # The files that --resume reads.
     (tmp_path / "core-site.xml").write_text("<configuration/>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     (tmp_path / "sweep.toml").write_text(FILE.format(staging=f"webhdfs://{hdfs.authority}/eps"))
@@ -127,7 +111,7 @@ def staged(hdfs: FakeHdfs) -> list[str]:
     return [path for path in hdfs.nodes if path.startswith("/eps/sweeps/")]
 
 
-def test_what_a_sweep_has_on_the_cluster_goes_when_its_results_are_here(
+def test_a_sweeps_files_on_the_cluster_are_removed_after_the_download(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     running: list[bool] = []
@@ -142,9 +126,7 @@ def test_what_a_sweep_has_on_the_cluster_goes_when_its_results_are_here(
     assert state_of_sweep(yarn.directory) == SweepState("finished"), "nothing is lost with its directory"
 
 
-def test_nobody_takes_the_directory_of_a_sweep_away_that_is_submitted_or_followed(
-    yarn: RunningSweep, tmp_path: Path
-) -> None:
+def test_the_directory_of_a_submitted_or_followed_sweep_is_locked(yarn: RunningSweep, tmp_path: Path) -> None:
     seen: list[bool] = []
     report = yarn.report
 
@@ -166,7 +148,7 @@ def test_nobody_takes_the_directory_of_a_sweep_away_that_is_submitted_or_followe
         ('label = "transient"\nsplits = 99\npartitions = 99', 0, ""),
     ],
 )
-def test_what_yarn_would_not_take_is_refused_before_it_has_anything(
+def test_what_yarn_would_refuse_is_refused_before_any_upload(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     more: str, code: int, reason: str,
 ) -> None:  # fmt: skip
@@ -175,25 +157,25 @@ def test_what_yarn_would_not_take_is_refused_before_it_has_anything(
     assert (yarn.submission is None) == bool(code) and (tmp_path / "home" / "sweeps").exists() != bool(code)
 
 
-def test_the_masters_container_is_none_that_yarn_does_not_grant(yarn: RunningSweep, tmp_path: Path) -> None:
+def test_the_masters_container_is_at_most_the_largest_that_yarn_grants(yarn: RunningSweep, tmp_path: Path) -> None:
     yarn.tells(largest=Resource(700, 1))
     assert sweep(tmp_path) == 0
     assert yarn.submission is not None and yarn.submission.resource == Resource(700, 1)
 
 
-def test_it_has_the_priority_lifetime_and_rights_that_its_jobs_ask_for(yarn: RunningSweep, tmp_path: Path) -> None:
+def test_it_has_the_priority_lifetime_and_rights_of_its_jobs(yarn: RunningSweep, tmp_path: Path) -> None:
     assert sweep(tmp_path, 'priority = 4\nlifetime = 600\nacl = ["view=ann"]\n') == 0
     assert yarn.submission is not None and (yarn.submission.priority, yarn.submission.lifetime_s) == (4, 600.0)
     assert yarn.submission.launch.access == {"view": "ann"}
 
 
-def test_its_master_may_fail_as_often_as_that_of_a_job(yarn: RunningSweep, tmp_path: Path) -> None:
+def test_its_master_has_as_many_attempts_as_that_of_a_job(yarn: RunningSweep, tmp_path: Path) -> None:
     assert sweep(tmp_path) == 0
     assert yarn.submission is not None and not yarn.submission.keep_containers
     assert (yarn.submission.max_attempts, yarn.submission.failures_valid_s) == (3, 60.0)
 
 
-def test_what_cannot_be_fetched_stays_where_it_is(
+def test_results_that_cannot_be_fetched_stay_on_the_cluster(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -213,7 +195,7 @@ def test_what_cannot_be_fetched_stays_where_it_is(
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model" and staged(hdfs) == []
 
 
-def test_where_a_trial_has_failed_it_is_said_where_the_logs_are(
+def test_a_failed_trial_is_reported_with_the_place_of_its_logs(
     yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(REPORT["trials"][0], "phase", "failed")
@@ -222,7 +204,7 @@ def test_where_a_trial_has_failed_it_is_said_where_the_logs_are(
     assert f"what its containers wrote: yarn logs -applicationId {ID}\n" in capsys.readouterr().err
 
 
-def test_without_the_best_trials_model_nothing_is_removed_and_it_is_said(
+def test_without_the_best_trials_model_nothing_is_removed_and_a_warning_follows(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def lose() -> None:
@@ -236,7 +218,7 @@ def test_without_the_best_trials_model_nothing_is_removed_and_it_is_said(
     assert any(path.endswith(report_file(SWEEP)) for path in staged(hdfs))
 
 
-def test_what_a_sweep_that_yarn_has_forgotten_has_left_comes_here_and_stays_there_too(
+def test_results_of_a_sweep_that_yarn_forgot_are_copied_and_kept(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -255,12 +237,12 @@ def test_what_a_sweep_that_yarn_has_forgotten_has_left_comes_here_and_stays_ther
 
 
 class KilledError(BaseException):
-    """The process has ended here, by kill -9."""
+    """Stands for kill -9 of this process."""
 
 
 @pytest.fixture
 def killed(yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Kill a sweep's client; return what the sweep is called."""
+    """Kill a sweep's client; return the sweep's name."""
     yarn.said = ["ACCEPTED", KilledError(), "FINISHED"]
     with pytest.raises(KilledError):
         sweep(tmp_path)
@@ -306,7 +288,7 @@ def test_a_sweep_that_is_damaged_does_not_hide_the_others(
         assert "eps prune sweeps/0123456789ab --state unreadable removes it" in told.err
 
 
-def test_what_was_fetched_is_told_again_though_the_cluster_knows_nothing_of_it_any_more(
+def test_fetched_results_are_printed_again_without_the_cluster(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -329,7 +311,7 @@ def test_what_was_fetched_is_told_again_though_the_cluster_knows_nothing_of_it_a
         assert noted is not None and noted.shared == ""
 
 
-def test_what_an_interrupted_sweep_had_is_told_again(killed: str, yarn: RunningSweep, tmp_path: Path) -> None:
+def test_results_of_an_interrupted_sweep_are_printed_again(killed: str, yarn: RunningSweep, tmp_path: Path) -> None:
     yarn.said = ["RUNNING", KeyboardInterrupt(), "KILLED"]
     assert resume(tmp_path, killed) == 130
     assert yarn.killed == [ID], "as with the command that submitted it"
@@ -338,7 +320,7 @@ def test_what_an_interrupted_sweep_had_is_told_again(killed: str, yarn: RunningS
     assert json.loads((tmp_path / "report.json").read_text()) == REPORT
 
 
-def test_where_it_cannot_be_read_how_a_sweep_ended_it_is_told_how_to_try_again(
+def test_an_unreadable_outcome_of_a_sweep_is_reported_with_the_command_to_retry(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -353,9 +335,7 @@ def test_where_it_cannot_be_read_how_a_sweep_ended_it_is_told_how_to_try_again(
     assert resume(tmp_path, yarn.directory.name) == 0 and staged(hdfs) == []
 
 
-def test_where_there_is_no_sweep_that_is_said(
-    yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_sweep_is_reported(yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweeps"]) == 0
     assert capsys.readouterr().out == "no sweep on YARN to follow or fetch\n"
     assert sweep(tmp_path) == 0
@@ -392,7 +372,7 @@ def test_a_sweep_has_one_follower(killed: str, yarn: RunningSweep, tmp_path: Pat
         ([], 2, "SPEC.toml is missing: name the file of a sweep, or --resume SWEEP"),
     ],
 )
-def test_what_resume_is_not_is_refused(
+def test_invalid_values_of_resume_are_refused(
     words: list[str], code: int, reason: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
@@ -401,7 +381,7 @@ def test_what_resume_is_not_is_refused(
 
 
 @pytest.mark.parametrize("away", [None, PeerUnavailableError("no ResourceManager can be reached")])
-def test_who_interrupts_a_sweep_leaves_nothing_but_what_yarn_cannot_end(
+def test_an_interrupted_sweep_leaves_only_what_yarn_cannot_end(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, away: BaseException | None,
 ) -> None:  # fmt: skip
@@ -427,7 +407,7 @@ def test_who_interrupts_a_sweep_leaves_nothing_but_what_yarn_cannot_end(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_client_that_is_told_to_end_does_what_an_interrupted_one_does(
+def test_sigterm_of_a_client_acts_as_an_interrupt(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, number: signal.Signals
 ) -> None:
     told: list[int] = []
@@ -443,7 +423,7 @@ def test_a_client_that_is_told_to_end_does_what_an_interrupted_one_does(
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
 
 
-def test_a_client_whose_reader_has_gone_does_what_an_interrupted_one_does(
+def test_a_broken_pipe_of_a_client_acts_as_an_interrupt(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, writer = os.pipe()
@@ -457,7 +437,7 @@ def test_a_client_whose_reader_has_gone_does_what_an_interrupted_one_does(
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
 
 
-def test_where_nobody_knows_what_an_interrupted_sweep_has_left_it_stays(
+def test_results_of_an_interrupted_sweep_that_cannot_be_read_are_kept(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -473,7 +453,7 @@ def test_where_nobody_knows_what_an_interrupted_sweep_has_left_it_stays(
 
 @pytest.mark.parametrize("lost", [DeadlineError("no answer"), KeyboardInterrupt()])
 @pytest.mark.parametrize("away", [None, PeerUnavailableError("no ResourceManager can be reached")])
-def test_a_sweep_whose_submission_was_not_answered_is_ended_and_its_id_is_told(
+def test_a_sweep_whose_submission_was_not_answered_is_ended_and_its_id_is_printed(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, caplog: pytest.LogCaptureFixture,
     lost: BaseException, away: BaseException | None,
 ) -> None:  # fmt: skip
@@ -487,7 +467,7 @@ def test_a_sweep_whose_submission_was_not_answered_is_ended_and_its_id_is_told(
 
 
 @pytest.mark.parametrize("where", ["placed", "submit_sweep", "submit"])
-def test_who_interrupts_the_submission_of_a_sweep_is_told_what_became_of_it(
+def test_interrupting_a_submission_reports_the_state_of_the_sweep(
     yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def interrupted(*_: Any) -> None:
@@ -505,16 +485,16 @@ def test_who_interrupts_the_submission_of_a_sweep_is_told_what_became_of_it(
     assert capsys.readouterr().err == f"hscheduler: {told}\n"
 
 
-def test_of_a_sweep_that_yarn_refused_nothing_is_left(
+def test_a_sweep_that_yarn_refused_leaves_nothing(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    yarn.submitting, yarn.killing = ConfigError("no such queue"), JobNotFoundError("no such application")
+    yarn.refuses("no such queue")
     assert sweep(tmp_path) == 2
     assert "no such queue" in capsys.readouterr().err
     assert staged(hdfs) == [] and not list((tmp_path / "home" / "sweeps").iterdir())
 
 
-def test_a_sweep_that_nobody_can_follow_is_ended(
+def test_a_sweep_that_cannot_be_followed_is_ended(
     yarn: RunningSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(location: str, conf: HadoopConf) -> None:
@@ -525,7 +505,7 @@ def test_a_sweep_that_nobody_can_follow_is_ended(
     assert yarn.killed == [ID]
 
 
-def test_the_folder_of_a_sweep_is_no_place_for_a_service(
+def test_a_service_refuses_the_folder_of_a_sweep(
     yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sweep(tmp_path) == 0

@@ -1,4 +1,4 @@
-"""The master of a sweep's application over a YARN without processes: attempts that follow each other."""
+"""The master of a sweep's application over a YARN without processes: consecutive attempts."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ END = (0, "finished", "1 of 1 trials finished")
 
 
 class KilledError(BaseException):
-    """The process has ended here."""
+    """Stands for the end of the process."""
 
 
 class HadoopOfNobody:
-    """A session with a Hadoop whose own configuration does not say it."""
+    """A session with a Hadoop without a configuration of its own."""
 
     def get(self, name: str) -> str:
         return ""
@@ -60,7 +60,7 @@ class HadoopOfNobody:
 
 
 class DeadlyStorage(SharedFolder):
-    """Its process ends when it is to remove something."""
+    """A storage on which a removal kills the process."""
 
     deadly = True
 
@@ -88,7 +88,7 @@ class Master:
 
 @pytest.fixture
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let every sweep end at once, and leave what one leaves; return the attempts that have run one."""
+    """Let every sweep end at once with its results; return the attempts that ran one."""
     found: list[str] = []
 
     class EndedAtOnce:
@@ -112,7 +112,7 @@ def master(sweeps: list[str], tmp_path: Path) -> Iterator[Master]:
     yield Master(tmp_path)
 
 
-def test_a_sweep_that_has_ended_is_not_run_again_where_its_master_was_lost_before_yarn_heard_of_it(
+def test_an_ended_sweep_is_not_repeated_if_its_master_crashes_before_it_reports_to_yarn(
     master: Master, sweeps: list[str]
 ) -> None:
     with pytest.raises(KilledError):
@@ -123,14 +123,14 @@ def test_a_sweep_that_has_ended_is_not_run_again_where_its_master_was_lost_befor
     assert master.yarn.ended == (FinalStatus.SUCCEEDED, "1 of 1 trials finished")
 
 
-def test_what_the_next_attempt_would_go_on_from_goes_when_nobody_will(master: Master) -> None:
+def test_the_last_attempt_leaves_nothing_to_resume_from(master: Master) -> None:
     master.shared.deadly = False
     assert master.run() == 0
     assert master.shared.names("") == [ENDED_FILE]
     assert master.yarn.ended == (FinalStatus.SUCCEEDED, "1 of 1 trials finished")
 
 
-def test_that_a_sweep_has_failed_is_said_again_as_it_was(master: Master, sweeps: list[str]) -> None:
+def test_a_failed_sweep_is_reported_to_yarn_with_the_recorded_reason(master: Master, sweeps: list[str]) -> None:
     with master.shared.write(ENDED_FILE) as file:
         file.write(json.dumps({"state": "failed", "exit_code": 1, "reason": "no trial finished"}).encode())
     assert master.run() == 1
@@ -141,7 +141,7 @@ def test_that_a_sweep_has_failed_is_said_again_as_it_was(master: Master, sweeps:
     ("error", "is_final"),
     [(StorageError("away"), False), (DamagedLogError("damaged"), True), (ConfigError("other settings"), True)],
 )
-def test_a_file_system_that_is_away_ends_the_attempt_and_not_the_sweep(
+def test_an_unreachable_file_system_ends_the_attempt_and_not_the_sweep(
     master: Master, monkeypatch: pytest.MonkeyPatch, error: EpsError, is_final: bool
 ) -> None:
     def run(self: Any, directory: Any) -> tuple[int, str, str]:
@@ -158,7 +158,7 @@ def test_a_file_system_that_is_away_ends_the_attempt_and_not_the_sweep(
     assert (ENDED_FILE in master.shared.names("")) == is_final
 
 
-def test_a_service_is_open_to_clients_and_counts_with_the_nodes_that_there_are_until_yarn_ends_it(
+def test_a_service_accepts_clients_and_tracks_the_nodes_until_yarn_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(am, "leave", lambda reason: None)
@@ -201,7 +201,7 @@ def test_a_service_is_open_to_clients_and_counts_with_the_nodes_that_there_are_u
     assert codes == [1] and ENDED_FILE not in master.shared.names(""), "the next attempt would go on"
 
 
-def test_what_yarn_leaves_whom_it_preempts_is_read_as_the_resourcemanager_reads_it(
+def test_the_wait_before_preemption_is_read_from_the_resourcemanagers_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = f"<property><name>{PREEMPTION_WAIT}</name><value>45000</value></property>"

@@ -1,17 +1,16 @@
-"""``hscheduler serve --on yarn`` over fakes: one application, found by its directory, whose results come here."""
+"""``hscheduler serve --on yarn`` over fakes: one application, found by its directory; its results are downloaded."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eps.cluster.yarn.application import RESULTS, Application
-from eps.cluster.yarn.types import ApplicationReport, Submission
+from eps.cluster.yarn.types import Submission
 from eps.core.types import Address
 from eps.errors import ConfigError, JobNotFoundError
 from eps.hadoop.conf import HadoopConf
@@ -28,14 +27,14 @@ from hscheduler.service.directory import ServiceDir
 from hscheduler.simulator.run import simulate
 from hscheduler.spec import Spec
 from tests.fakes.patient_hdfs import hdfs as hdfs
-from tests.fakes.submitting_yarn import ID, Cluster
 from tests.fakes.webhdfs import FakeHdfs
+from tests.fakes.yarn_client import ID, FakeYarnClient
 
 pytest.importorskip("requests")
 
 
-class RunningService(Cluster):
-    """A YARN whose application listens at once; a sweep of it and a job of no sweep have ended.
+class RunningService(FakeYarnClient):
+    """A YARN whose application listens at once; a sweep of it and a job without a sweep have ended.
 
     Parameters
     ----------
@@ -46,9 +45,9 @@ class RunningService(Cluster):
     """
 
     def __init__(self, state: Path, reports: dict[str, Any]) -> None:
-        super().__init__(JobDir(state))
-        self.reports = reports
-        self.said: list[BaseException | signal.Signals | str] = ["RUNNING"]
+        super().__init__(directory=JobDir(state))
+        self.left = reports
+        self.said = ["RUNNING"]
 
     def submit(self, application_id: str, submission: Submission) -> None:
         super().submit(application_id, submission)
@@ -56,23 +55,13 @@ class RunningService(Cluster):
         self.leave(open_storage(self.noted.shared))
 
     def leave(self, shared: Storage) -> None:
-        """Leave the reports, and the models of their trials."""
-        left = {report_file(sweep): json.dumps(report) for sweep, report in self.reports.items()}
-        names = [trial["name"] for report in self.reports.values() for trial in report["trials"]]
+        """Write the reports, and the models of their trials."""
+        left = {report_file(sweep): json.dumps(report) for sweep, report in self.left.items()}
+        names = [trial["name"] for report in self.left.values() for trial in report["trials"]]
         left |= {f"{JOBS}/{name}/{RESULTS}/model.npz": f"model of {name}" for name in names}
         for path, content in {**left, SERVICE_FILE: '{"host": "n1", "port": 7}'}.items():
             with shared.write(path) as file:
                 file.write(content.encode())
-
-    def report(self, application_id: str) -> ApplicationReport:
-        word = self.said.pop(0) if len(self.said) > 1 else self.said[0]
-        if isinstance(word, BaseException):
-            raise word
-        final = {"KILLED": "KILLED", "FAILED": "FAILED"}.get(str(word), "UNDEFINED")
-        return ApplicationReport(
-            application_id, "scheduler", SERVICE_TYPE, "ada", "default", str(word), final, "", "", -1, "http://rm/proxy/",
-            0.0, (), 1, 0, 0,
-        )  # fmt: skip
 
 
 def report_of(sweep: str) -> dict[str, Any]:
@@ -96,7 +85,7 @@ def yarn(hdfs: FakeHdfs, state: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(f"{command}.YarnClient", lambda conf: found)
     (tmp_path / "core-site.xml").write_text("<configuration/>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    # Nobody listens where the application says.
+    # No process listens at the application's address.
     monkeypatch.setattr("hscheduler.application.follow.GIVE_UP_S", 0.0)
     (tmp_path / "application.toml").write_text(
         f'staging = "webhdfs://{hdfs.authority}/eps"\ntags = "nightly"\npriority = 4\nlifetime = 600\n'
@@ -121,12 +110,12 @@ def staged(hdfs: FakeHdfs) -> list[str]:
 
 @pytest.fixture
 def detached(yarn: RunningService, state: Path, capsys: pytest.CaptureFixture[str]) -> RunningService:
-    """Submit the application, and let it go on."""
+    """Submit the application, and detach."""
     assert serve(state, "--detach", "--policy", "static") == 0, capsys.readouterr().err
     return yarn
 
 
-def test_a_service_is_one_application_that_goes_on_without_a_process_here(
+def test_a_detached_service_is_one_application(
     detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = detached.submission
@@ -138,7 +127,7 @@ def test_a_service_is_one_application_that_goes_on_without_a_process_here(
     assert staged(hdfs) and not detached.killed
 
 
-def test_it_is_told_what_it_is_and_how_it_ends(
+def test_it_prints_its_application_and_how_to_end_it(
     yarn: RunningService, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert serve(state, "--detach") == 0
@@ -149,7 +138,7 @@ def test_it_is_told_what_it_is_and_how_it_ends(
     assert told[2].startswith(f"{ID} goes on: hscheduler serve --on yarn --state {state} follows it again")
 
 
-def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it_has_left(
+def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_downloads_its_results(
     detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -172,7 +161,7 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it
     assert main(["results", "other", "--state", str(state)]) == 2
     assert "sweep is 'other', but must be one of jobs, mine" in capsys.readouterr().err
     # The next one is another application.
-    detached.said, detached.started = ["RUNNING"], "application_1_0002"
+    detached.said = ["RUNNING"]
     assert serve(state, "--detach") == 0
     noted = Application.read(JobDir(state))
     assert noted is not None and noted.application_id == "application_1_0002"
@@ -181,9 +170,9 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it
     assert main(["results", "mine", "--state", str(state)]) == 0
     assert best in capsys.readouterr().out, "what the application before it has brought"
     assert main(["results", "other", "--state", str(state)]) == 4
-    # What it brings under the same name does not take the place of that.
+    # A download of the same name does not replace it.
     detached.said = ["RUNNING", "RUNNING", KeyboardInterrupt(), "KILLED"]
-    detached.reports["mine"] = {**report_of("mine"), "policy": "static"}
+    detached.left["mine"] = {**report_of("mine"), "policy": "static"}
     detached.leave(open_storage(noted.shared))
     assert serve(state) == 0
     for name, policy in (("mine", "static"), ("mine~1", "elastic")):
@@ -192,7 +181,7 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_brings_what_it
         assert capsys.readouterr().out.startswith(f"{policy}: ")
 
 
-def test_one_that_others_have_ended_leaves_its_results_here(
+def test_results_of_a_service_ended_elsewhere_are_downloaded(
     detached: RunningService, state: Path, hdfs: FakeHdfs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     detached.said = ["RUNNING", "FAILED"]
@@ -202,14 +191,14 @@ def test_one_that_others_have_ended_leaves_its_results_here(
     assert staged(hdfs) == [] and (state / report_file("mine")).exists()
 
 
-def test_a_service_of_this_host_does_not_take_the_directory_of_one_that_runs(
+def test_a_local_service_does_not_take_the_directory_of_a_running_one(
     detached: RunningService, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--state", str(state)]) == 2
     assert f"{state} belongs to {ID} on YARN: hscheduler serve --on yarn --state {state}" in capsys.readouterr().err
 
 
-def test_commands_look_on_the_cluster_where_it_listens_and_bring_their_files_there(
+def test_commands_find_its_address_on_the_cluster_and_upload_their_files(
     detached: RunningService, state: Path, hdfs: FakeHdfs
 ) -> None:
     noted = Application.read(JobDir(state))
@@ -226,7 +215,7 @@ def test_commands_look_on_the_cluster_where_it_listens_and_bring_their_files_the
         f"webhdfs://{hdfs.authority}/eps/cache/"
     )
     (state.parent / "mine.py").write_text("code")
-    with pytest.raises(ConfigError, match=r"model is in .*mine\.py, but a service on YARN has no file of this host"):
+    with pytest.raises(ConfigError, match=r"mine\.py, .* this host"):
         travelling(args, {"job": {"model": f"{state.parent}/mine.py:Mine"}, "space": {}})
     assert travelling(argparse.Namespace(state=str(state.parent), scheduler=None), tables) == tables
 
@@ -240,7 +229,7 @@ def test_commands_look_on_the_cluster_where_it_listens_and_bring_their_files_the
         (["--on", "yarn", "--application", "job.toml"], "iterations is a setting of jobs; an application has queue, "),
         (["--on", "yarn"], "HADOOP_CONF_DIR is not set"),
         (["--detach"], "detach is for a service that is an application: add --on yarn"),
-        (["--container-memory", "1GiB"], "container_memory is for containers: add --on docker or --on yarn"),
+        (["--container-memory", "1GiB"], "--container-memory is for containers: add --on docker or --on yarn"),
         (["--on", "mars"], "on is 'mars', but must be one of local, docker, yarn"),
     ],
 )

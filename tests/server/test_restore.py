@@ -140,7 +140,7 @@ def test_partition_of_another_job_is_refused() -> None:
     store = CheckpointStore(MemoryStorage())
     adam, sgd = make_runtime(False, optimizer="adam"), make_runtime(False, optimizer="sgd")
     manifest = checkpoint(adam, fresh(adam), 0, store)
-    with pytest.raises(StorageError, match="0001-00000000: partition 0 came as"):
+    with pytest.raises(StorageError, match=r"0001-00000000: .* 0 "):
         load_partition(store, manifest, 0, sgd)
 
 

@@ -179,7 +179,7 @@ def test_worker_that_is_granted_no_clock_gives_up_and_says_what_it_waits_for() -
     worker.now_s = 10.0
     assert worker.loop.advance() == HORIZON_DEADLINE_S
     worker.now_s = HORIZON_DEADLINE_S
-    with pytest.raises(DeadlineError, match="waited 3600 s for the horizon to reach clock 1; it is 0"):
+    with pytest.raises(DeadlineError, match=r"3600 s .* clock 1; .* 0"):
         worker.loop.advance()
 
 

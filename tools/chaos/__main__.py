@@ -102,7 +102,7 @@ def play(args: argparse.Namespace) -> int:
     if any(kind in NETWORK_KINDS for kind in kinds):
         # Before any thread starts: a thread would stay in the old namespace.
         network = NamespaceNetwork(kinds)
-        if request.spec.van == "auto":
+        if request.spec.network.van == "auto":
             # The only transport over the network.
             request = request.with_spec(van="tcp")
     asked = ChaosRequest(

@@ -18,6 +18,7 @@ from eps.errors import ConfigError, EpsError, TrainingError
 from eps.job.client import Job
 from eps.ml.optim import OPTIMIZERS
 from eps.spec.file import RunRequest
+from eps.spec.job_spec import SETTINGS
 from eps.storage.atomic import write_json_atomic
 from eps.storage.journal import replay
 from tools.chaos.master import chaos_master
@@ -153,7 +154,7 @@ class Chaos:
     def _request(self, optimizer: str, name: str) -> RunRequest:
         request = self._asked.request
         if optimizer != request.spec.optimizer:
-            own = {f.name: f.default for f in dataclasses.fields(request.spec) if f.name in _OWN_SETTINGS}
+            own = {name: SETTINGS[name].default for name in _OWN_SETTINGS}
             request = dataclasses.replace(
                 request.with_spec(optimizer=optimizer, **own), given=request.given - _OWN_SETTINGS
             )
@@ -184,7 +185,7 @@ class Chaos:
     def play(self, seed: int, optimizer: str, events: int, tell: Callable[[str], None] = lambda _: None) -> Verdict:
         """Run one job under chaos and judge it; keep its directory if it does not pass."""
         spec = self._asked.request.spec
-        schedule = draw(seed, events, spec.iterations, self._asked.kinds, spec.member_timeout_s)
+        schedule = draw(seed, events, spec.iterations, self._asked.kinds, spec.recovery.member_timeout_s)
         expected = self.undisturbed(optimizer)
         patience_s = JOB_PATIENCE_S + 10 * expected.lasts_s + EVENT_PATIENCE_S * len(schedule)
         segments = set(_shared_memory())
@@ -212,7 +213,7 @@ class Chaos:
                 player.job.close()
         job = player.job
         if not faults:
-            faults += faults_of_report(report, expected.model_sha256, bsp=spec.staleness() == 0)
+            faults += faults_of_report(report, expected.model_sha256, bsp=spec.training.staleness() == 0)
         faults += self._left_behind(job, mark, segments)
         verdict = dataclasses.replace(
             self._verdict(seed, optimizer, job, player, report, faults, time.monotonic() - begun_s),

@@ -49,13 +49,15 @@ def fetch(args: argparse.Namespace) -> int:
     try:
         job.fetch(lambda text: print(f"{args.name}: {text}", flush=True))
         directory = job.directory
-        print(f"{args.name}: {job.status()['state']}")
-        for what, path in (("report", directory.report), ("model", directory.model)):
-            print(f"  {what}: {path}" if path.exists() else f"  {what}: it has left none")
-        for what, place in detached_places(directory).items():
-            print(f"  {what}: {place}")
-        checkpoints = Runtime.of_job(directory).checkpoints
-        print(f"  checkpoints, as far as they are kept: {checkpoints}")
+        found, places = job.status(), detached_places(directory)
+        print(f"{args.name}: {found['state']}")
+        for what, setting, path in (("report", "report", directory.report), ("model", "export", directory.model)):
+            print(f"  {what}: {path if path.exists() else 'none'}")
+            if path.exists() and setting in places:
+                print(f"  {what}: {places[setting]}")
+        # A finished job on YARN has given its checkpoints up.
+        if found["state"] in STOPPED_STATES and found["checkpoints"].get("complete"):
+            print(f"  checkpoints: {Runtime.of_job(directory).checkpoints}")
     finally:
         job.close()
     return EXIT_OK

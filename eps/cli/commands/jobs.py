@@ -16,6 +16,7 @@ from eps.job.display import list_text
 from eps.job.status import UNREACHABLE, ended_status
 from eps.storage.jobdir import JobDir, list_jobs
 from eps.storage.record import Record
+from eps.system.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from eps.job.yarn.remote import Clusters, YarnJob
@@ -36,10 +37,21 @@ def list_all(args: argparse.Namespace) -> int:
     chosen = chosen_jobs(args.prefix, args.state)
     shown = chosen[: args.last or None]
     found = [_brief_status(look) for look in shown]
+    if not found and not args.json:
+        print(_none_text(args.prefix, args.state))
+        return EXIT_OK
     print(json.dumps(found, indent=1) if args.json else list_text(found))
     if len(shown) < len(chosen) and not args.json:
         print(f"and {len(chosen) - len(shown)} older ones")
     return EXIT_OK
+
+
+def _none_text(prefix: str, states: Sequence[str]) -> str:
+    """Return what a list says that has no jobs."""
+    names = [job.name for job in list_jobs()]
+    if prefix and not any(name.startswith(prefix) for name in names):
+        return f"no job's name begins with {prefix!r}{did_you_mean(prefix, names)}"
+    return f"no jobs that are {' or '.join(states)}" if states and names else "no jobs"
 
 
 class Look:
@@ -103,7 +115,7 @@ def chosen_jobs(prefix: str, states: Sequence[str]) -> list[Look]:
     """
     for state in states:
         if state not in STATES:
-            raise ConfigError(f"state is {state!r}, but must be of {', '.join(STATES)}")
+            raise ConfigError(f"state is {state!r}, but must be of {', '.join(STATES)}{did_you_mean(state, STATES)}")
     with ExitStack() as stack:
 
         @cache

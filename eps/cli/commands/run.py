@@ -48,11 +48,11 @@ def request_of(args: argparse.Namespace) -> RunRequest:
     flags = {name: value for name, value in vars(args).items() if name not in _OWN_FLAGS}
     path = getattr(args, "job_file", None)
     if path is None:
-        return RunRequest.from_values(flags, "flags")
+        return RunRequest.from_values(flags)
     from_file = read_job_file(Path(path))
     # Checked alone first, so that an error names the file.
     RunRequest.from_values(from_file, path)
-    request = RunRequest.from_values({**from_file, **flags}, path)
+    request = RunRequest.from_values({**from_file, **flags})
     # A file may be used for jobs on YARN and elsewhere: elsewhere only flags of YARN are refused, not keys.
     return dataclasses.replace(request, given=request.given - (OF_YARN - flags.keys()))
 
@@ -79,7 +79,7 @@ def submit(args: argparse.Namespace) -> int:
     if request.spec.on != "yarn":
         if "on" in vars(args):
             raise ConfigError(f"on is {request.spec.on!r}, but eps submit starts jobs on yarn only: use eps run")
-        request = dataclasses.replace(request, spec=dataclasses.replace(request.spec, on="yarn"))
+        request = request.with_spec(on="yarn")
     if request.spec.folds and request.spec.fold < 0:
         raise ConfigError("eps submit starts one job: choose a fold with --fold, or train all folds with eps run")
     check_results(request)

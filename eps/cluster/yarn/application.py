@@ -154,11 +154,11 @@ def role_templates(orders: MasterOrders, spec: JobSpec, entry_points: Mapping[st
             env=orders.env,
             files=orders.files,
             placement=Placement(
-                label=spec.by_role("label", role),
-                execution=Execution(spec.by_role("execution", role) or Execution.GUARANTEED),
+                label=spec.yarn.label_of(role),
+                execution=Execution(spec.yarn.execution_of(role)),
                 size=resource_of(spec, role),
             ),
-            access=spec.access(),
+            access=spec.yarn.access(),
         )
         for role in ("worker", "server")
     }
@@ -166,8 +166,8 @@ def role_templates(orders: MasterOrders, spec: JobSpec, entry_points: Mapping[st
 
 def resource_of(spec: JobSpec, role: str) -> Resource:
     """Return what a container of a role is to have."""
-    memory_mb, vcores = (spec.number_by_role(name, role) for name in ("memory_mb", "vcores"))
-    return Resource(memory_mb, vcores, spec.resources_of(role))
+    memory_mb, vcores = spec.containers.memory_of(role), spec.containers.vcores_of(role)
+    return Resource(memory_mb, vcores, spec.yarn.resources_of(role))
 
 
 def tags_of(spec: JobSpec) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ def tags_of(spec: JobSpec) -> tuple[str, ...]:
     sizes = {role: resource_of(spec, role) for role in ("worker", "server")}
     ours = [f"eps.workers={spec.workers}", f"eps.servers={spec.servers}"]
     ours += [f"eps.{role}={size.memory_mb}x{size.vcores}" for role, size in sizes.items()]
-    return (*(tag.strip() for tag in spec.tags.split(",") if tag.strip()), *ours)
+    return (*(tag.strip() for tag in spec.yarn.tags.split(",") if tag.strip()), *ours)
 
 
 def papers_of(job: JobDir) -> tuple[Path, ...]:

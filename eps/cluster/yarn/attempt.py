@@ -88,7 +88,7 @@ class Yarn:
     def limits(self, spec: JobSpec) -> Limits:
         """Return how long things may take for a job."""
         # The ResourceManager does not tell what it leaves whom it preempts.
-        limits = Limits(grant_s=spec.container_timeout_s or None, quiet_s=spec.grow_back_s)
+        limits = Limits(grant_s=spec.containers.container_timeout_s or None, quiet_s=spec.yarn.grow_back_s)
         if self.preemption_wait_ms.isdecimal():
             limits = dataclasses.replace(limits, preemption_s=int(self.preemption_wait_ms) / 1000.0)
         return limits

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from functools import cached_property
 from urllib.parse import urlsplit
 
@@ -19,7 +18,8 @@ from eps.cluster.yarn.types import ClusterNode, QueueReport, Resource
 from eps.core.size import least_of
 from eps.errors import ConfigError, ResourceError, StorageAwayError
 from eps.hadoop.conf import HadoopConf
-from eps.spec.job_spec import EXECUTIONS, ROLES, JobSpec
+from eps.spec.job_spec import JobSpec
+from eps.spec.tables import EXECUTIONS, ROLES
 from eps.storage.locations import RemotePath, is_remote
 from eps.storage.webhdfs import SEE_IT_RUNS, web_addresses
 
@@ -96,17 +96,17 @@ def check_job(cluster: Cluster, spec: JobSpec) -> None:
     for tag in tags:
         if not tag.isascii():
             odd = next(character for character in tag if not character.isascii())
-            raise ConfigError(f"tags is {spec.tags!r}, but YARN takes ASCII characters only, which {odd!r} is not")
+            raise ConfigError(f"tags is {spec.yarn.tags!r}, but YARN takes ASCII characters only, which {odd!r} is not")
     if len(tags) > MOST_TAGS or any(len(tag) > LONGEST_TAG for tag in tags):
         raise ConfigError(
-            f"tags is {spec.tags!r}, but YARN takes at most {MOST_TAGS}, of which EPS needs 4, of at most "
+            f"tags is {spec.yarn.tags!r}, but YARN takes at most {MOST_TAGS}, of which EPS needs 4, of at most "
             f"{LONGEST_TAG} characters"
         )
     _look_at_size(cluster, queue, spec)
 
 
 def _checked_queue(cluster: Cluster, spec: JobSpec) -> QueueReport:
-    queue, told = cluster.queue(spec.queue), f"queue is {spec.queue!r}, but"
+    queue, told = cluster.queue(spec.yarn.queue), f"queue is {spec.yarn.queue!r}, but"
     if queue is None:
         raise ConfigError(f"{told} the cluster has no queue of that name: see yarn queue -list")
     if queue.children:
@@ -119,10 +119,10 @@ def _checked_queue(cluster: Cluster, spec: JobSpec) -> QueueReport:
 
 
 def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, role: str) -> None:
-    wanted, label = resource_of(spec, role), spec.by_role("label", role)
+    wanted, label = resource_of(spec, role), spec.yarn.label_of(role)
     if label and not {"*", label} & set(queue.labels):
         known = ", ".join(queue.labels) or "none"
-        raise ConfigError(f"label is {label!r}, but queue {spec.queue!r} may use these only: {known}")
+        raise ConfigError(f"label is {label!r}, but queue {spec.yarn.queue!r} may use these only: {known}")
     has = dict(queue.largest.others) if queue.largest is not None else dict(wanted.others)
     for name, number in wanted.others:
         told = f"resource gives a {role} {number} {name}, but"
@@ -144,11 +144,12 @@ def _check_container(cluster: Cluster, queue: QueueReport, spec: JobSpec, role: 
         if queue.largest is not None and getattr(queue.largest, name) <= most:
             most, rule = getattr(queue.largest, name), f"YARN grants one container no more than {queue.largest}"
         if asked > most:
-            told = f"{name} is {getattr(spec, name)!r}, which gives a {role} {asked}"
+            told = f"{name} is {getattr(spec.containers, name)!r}, which gives a {role} {asked}"
             raise ConfigError(f"{told}, but must give it at most {most}: {rule}")
     if queue.counts_cores and not any(wanted.fits_in(node) for node in there):
+        size = spec.containers
         raise ConfigError(
-            f"memory_mb is {spec.memory_mb!r} and vcores is {spec.vcores!r}, which gives a {role} {wanted}, but no "
+            f"memory_mb is {size.memory_mb!r} and vcores is {size.vcores!r}, which gives a {role} {wanted}, but no "
             f"node{labelled} has both: lower one of them"
         )
 
@@ -164,9 +165,9 @@ def _look_at_size(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> None:
         where = f" of the nodes with label {label}" if label else ""
         what, at_most = (str(r) if queue.counts_cores else f"{r.memory_mb} MB" for r in (need, most))
         cluster.warn(
-            f"{_size_text(spec)} and a master take {what}{where}, but queue {spec.queue!r} has no more than {at_most} "
-            f"with the nodes that run now: {_what_comes(cluster, queue, spec)}; with fewer or smaller containers "
-            f"({cluster.memory}), or in another queue, it need not wait"
+            f"{_size_text(spec)} and a master take {what}{where}, but queue {spec.yarn.queue!r} has no more than "
+            f"{at_most} with the nodes that run now: {_what_comes(cluster, queue, spec)}; with fewer or smaller "
+            f"containers ({cluster.memory}), or in another queue, it need not wait"
         )
 
 
@@ -188,9 +189,8 @@ def _lacking(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> Iterator[tu
 
 def _what_comes(cluster: Cluster, queue: QueueReport, spec: JobSpec) -> str:
     """Return what a job does whose first size there is no room for."""
-    least = replace(
-        spec, workers=least_of(spec.workers, spec.start_with), servers=least_of(spec.servers, spec.start_with)
-    )
+    part = spec.containers.start_with
+    least = spec.with_settings(workers=least_of(spec.workers, part), servers=least_of(spec.servers, part))
     if any(_lacking(cluster, queue, least)):
         return "the job waits until there are more"
     return (
@@ -207,8 +207,8 @@ def _needs(spec: JobSpec) -> dict[str, Resource]:
     """Return label -> what a job's first containers take of a queue; opportunistic ones take nothing of it."""
     found: dict[str, Resource] = {}
     for role, number in (("master", 1), ("worker", spec.workers), ("server", spec.servers)):
-        if spec.by_role("execution", role) in ("", EXECUTIONS[0]):
-            size, label = resource_of(spec, role), spec.by_role("label", role)
+        if spec.yarn.execution_of(role) == EXECUTIONS[0]:
+            size, label = resource_of(spec, role), spec.yarn.label_of(role)
             found[label] = _sum(found.get(label, Resource(0, 0)), *[size] * number)
     return found
 
@@ -226,7 +226,7 @@ def home_of(conf: HadoopConf, spec: JobSpec, client: Client) -> RemotePath:
 
     Raises as :func:`~eps.cluster.yarn.application.home_location`.
     """
-    return home_location(conf, client.user, spec.staging)
+    return home_location(conf, client.user, spec.yarn.staging)
 
 
 def file_systems_of(home: RemotePath, spec: JobSpec, results: Collection[str] = ()) -> list[str]:
@@ -239,7 +239,10 @@ def file_systems_of(home: RemotePath, spec: JobSpec, results: Collection[str] = 
     results : collection of str
         Where its processes bring its report and model.
     """
-    places = [home, *(RemotePath.parse(text) for text in (spec.checkpoint_dir, *results) if is_remote(text))]
+    places = [
+        home,
+        *(RemotePath.parse(text) for text in (spec.checkpoints.checkpoint_dir, *results) if is_remote(text)),
+    ]
     # WebHDFS that is named by its own address belongs to no configuration: it is on its own.
     return sorted({f"hdfs://{place.authority}" for place in places if place.scheme == "hdfs"})
 
@@ -255,10 +258,16 @@ def check_file_systems(conf: HadoopConf, spec: JobSpec, client: Client) -> None:
         Nobody listens there, or the host is not known; of several NameNodes one may be away.
     """
     home = home_of(conf, spec, client)
-    option = f"staging is {spec.staging}" if spec.staging else f"fs.defaultFS of {conf.source} leads to {home}"
+    option = (
+        f"staging is {spec.yarn.staging}" if spec.yarn.staging else f"fs.defaultFS of {conf.source} leads to {home}"
+    )
     _check_place(conf, home, option)
-    if is_remote(spec.checkpoint_dir):
-        _check_place(conf, RemotePath.parse(spec.checkpoint_dir), f"checkpoint_dir is {spec.checkpoint_dir}")
+    if is_remote(spec.checkpoints.checkpoint_dir):
+        _check_place(
+            conf,
+            RemotePath.parse(spec.checkpoints.checkpoint_dir),
+            f"checkpoint_dir is {spec.checkpoints.checkpoint_dir}",
+        )
 
 
 def _check_place(conf: HadoopConf, place: RemotePath, option: str) -> None:

@@ -103,7 +103,7 @@ class YarnHost:
         """As of :class:`~eps.master.main.Host`."""
         found = with_why(with_grants(status, self._resources.granted()), self._resources.waiting())
         # Of the nodes that its containers may be on; empty: any without one, and what others leave free.
-        labels = {str(role): self._runtime.spec.by_role("label", str(role)) for role in Role}
+        labels = {str(role): self._runtime.spec.yarn.label_of(str(role)) for role in Role}
         return {**found, "manager": self._runtime.manager, "labels": labels}
 
     def bring_model(self) -> None:
@@ -218,7 +218,7 @@ def serve(
         template_of(orders, runtime, yarn.credentials),
         MasterEndpoint(server.address.host, server.address.port),
         limits=yarn.limits(spec),
-        max_containers=spec.max_containers,
+        max_containers=spec.containers.max_containers,
         home=yarn.home(spec),
         on_ended=leave,
     )
@@ -245,16 +245,16 @@ def serve(
             announcements=said,
             host=yarn_host,
         )
-        viewers = spec.access().get("view", "")
+        viewers = spec.yarn.access().get("view", "")
         # They come through the job's folder, which is closed to all others.
         left = open_storage(orders.shared, public=True) if viewers else shared
         resources.results = Results(job, left, partial(fence, job, shared, master.status()["generation"]))
         page = JobPage(host, master.status, yarn.viewer, lambda user: bool(viewers) and yarn.is_in_acl(viewers, user))
         resources.show_page(page.url)
         refresher = StatusRefresher(job, resources.results, master.history)
-        if spec.lifetime_s and yarn.submitted_s:
-            reason = f"its lifetime of {spec.lifetime_s:g} s has passed"
-            left_s = lifetime_left_s(spec.lifetime_s, yarn.submitted_s, time.time())
+        if spec.yarn.lifetime_s and yarn.submitted_s:
+            reason = f"its lifetime of {spec.yarn.lifetime_s:g} s has passed"
+            left_s = lifetime_left_s(spec.yarn.lifetime_s, yarn.submitted_s, time.time())
             lifetime = threading.Timer(left_s, master.events.put, (KillRequested(reason),))
             lifetime.daemon = True
             lifetime.start()

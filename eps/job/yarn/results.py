@@ -30,6 +30,8 @@ OWN_LOG, LOG_BYTES = Path("/proc/self/fd/2"), 1 << 20
 #: Seconds between uploads of the status, and the least seconds if there is a new checkpoint or change.
 REFRESH_S, LEAST_S = 30.0, 5.0
 LOOK_S = 1.0
+#: Longest wait for an upload at the end.
+CLOSE_S = 10.0
 #: Entries of the history in the status, evenly spaced.
 MOST_HISTORY = 250
 
@@ -162,4 +164,5 @@ class StatusRefresher:
     def close(self) -> None:
         """Stop uploading.  Idempotent."""
         self._closing.set()
-        self._thread.join()
+        # The end of a job does not wait for a store that hangs: the process ends, and the thread with it.
+        self._thread.join(CLOSE_S)

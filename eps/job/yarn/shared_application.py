@@ -86,7 +86,7 @@ class SharedApplication:
 
     def start(self, request: RunRequest, before_data: Callable[[], None] | None = None) -> tuple[JobDir, HostedMaster]:
         """Start a job, which ends with this process.  Raises as :meth:`eps.job.client.Job.start`."""
-        if not request.spec.checkpoint_dir:
+        if not request.spec.checkpoints.checkpoint_dir:
             # A folder for each attempt: the run of the previous attempt may still write its checkpoints.
             request = request.with_spec(checkpoint_dir=str(self._shared / CHECKPOINTS / self._attempt))
         with self._starting:
@@ -132,7 +132,7 @@ class SharedApplication:
             self._begun.add(job.name)
             for role, template in role_templates(orders, spec, ENTRY_POINTS).items():
                 self._roles[role_key(job.name, role)] = template
-        address = self._broker.add(job.name, Security.of_job(job.path), spec.max_containers)
+        address = self._broker.add(job.name, Security.of_job(job.path), spec.containers.max_containers)
         job.note(yarn={"broker": {"broker": str(address), "host": self._host}})
 
     def end(self, job: str) -> None:
@@ -184,7 +184,7 @@ class SharedApplication:
         """
         # Without settings, a previous attempt has already removed them.
         if job.record().runtime is not None:
-            where, _, attempt = Runtime.of_job(job).spec.checkpoint_dir.rpartition("/")
+            where, _, attempt = Runtime.of_job(job).spec.checkpoints.checkpoint_dir.rpartition("/")
             # Checkpoints in a folder that the user chose stay.
             if where == str(self._shared / CHECKPOINTS):
                 self._shared.storage(patience_s=FORGET_PATIENCE_S).remove(f"{CHECKPOINTS}/{attempt}/{job.name}")

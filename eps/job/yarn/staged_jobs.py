@@ -186,7 +186,7 @@ def restore(name: str, unknown: JobNotFoundError) -> JobDir:
         # The directory has another path on this machine.
         runtime = Runtime.of_job(job).within(job.path)
         job.note(runtime=runtime.to_values())
-        if runtime.spec.checkpoint_dir == str(home / CHECKPOINTS):
+        if runtime.spec.checkpoints.checkpoint_dir == str(home / CHECKPOINTS):
             Claim(str(home / CHECKPOINTS / name), runtime.owner, conf.source).write(job)
         Application(folder.name.removeprefix(f"{name}-"), str(folder), conf.source).write(job)
     logger.warning("%s was restored from %s", job.path, folder)

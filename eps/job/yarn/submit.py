@@ -102,7 +102,7 @@ def start(request: RunRequest, before_data: Callable[[], None] | None = None) ->
             _check(request.spec, client, conf)
             # On the cluster, where every container and a later `eps resume` can read the checkpoints.
             own = home_of(conf, request.spec, client) / CHECKPOINTS
-            if request.name and not request.spec.checkpoint_dir:
+            if request.name and not request.spec.checkpoints.checkpoint_dir:
                 check_not_running(request.name, own, client)
             client.prepare()
             prepared = prepare_job(request, before_data, own)
@@ -136,7 +136,7 @@ def check_prepared(spec: JobSpec) -> None:
 
 def _check(spec: JobSpec, client: Client, conf: HadoopConf) -> None:
     check_job(Cluster(client), spec)
-    check_environment(spec.python)
+    check_environment(spec.yarn.python)
     check_file_systems(conf, spec, client)
 
 
@@ -197,15 +197,15 @@ def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Applicati
         launch = launch_of("eps.job.yarn.am", orders, orders.files, tokens)
         submission = Submission(
             name=job.name,
-            launch=dataclasses.replace(launch, access=spec.access()),
+            launch=dataclasses.replace(launch, access=spec.yarn.access()),
             resource=resource_of(spec, "master"),
-            queue=spec.queue,
+            queue=spec.yarn.queue,
             tags=tags_of(spec),
-            label=spec.by_role("label", "master"),
+            label=spec.yarn.label_of("master"),
             max_attempts=MOST_ATTEMPTS,
             failures_valid_s=FAILURES_VALID_S,
-            priority=spec.priority if spec.priority >= 0 else None,
-            lifetime_s=spec.lifetime_s or None,
+            priority=spec.yarn.priority if spec.yarn.priority >= 0 else None,
+            lifetime_s=spec.yarn.lifetime_s or None,
         )
         application = Application(application_id, str(shared), conf.source)
         submit_noted(client, job, application, submission)
@@ -217,13 +217,13 @@ def submit(prepared: PreparedJob, client: Client, conf: HadoopConf) -> Applicati
 
 def _admit_viewers(shared: RemotePath, spec: JobSpec) -> None:
     """Let the viewers of a job traverse its folder to the results; its secrets stay readable by its user only."""
-    if viewers := spec.viewers():
+    if viewers := spec.yarn.viewers():
         try:
             for folder in (shared.parent.parent, shared.parent, shared):
                 folder.storage().admit("", viewers, "--x")
         except StorageError as error:
             logger.warning(
-                "acl is %s: viewers can see the job's page, but not its results on HDFS: %s", spec.acl, error
+                "acl is %s: viewers can see the job's page, but not its results on HDFS: %s", spec.yarn.acl, error
             )
 
 
@@ -319,7 +319,7 @@ def common_orders(conf: HadoopConf, spec: JobSpec, shared: RemotePath, client: C
     client : Client
         Its user is the one that containers act as.
     """
-    home, environment = home_of(conf, spec, client), python_environment(spec.python)
+    home, environment = home_of(conf, spec, client), python_environment(spec.yarn.python)
     # Not unpacked: Python imports from the archive.
     code = put_once(home, pack_code(), "code.zip", FileKind.FILE)
     files = {CODE: code, CONF: put_once(home, pack_conf(conf), "conf.zip")}

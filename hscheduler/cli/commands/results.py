@@ -9,15 +9,17 @@ import json
 import math
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from eps.cli.exits import EXIT_OK
 from eps.errors import ConfigError, JobNotFoundError, StorageError
-from eps.job.display import number_text, table
+from eps.job.display import number_text, ordered_metrics, table
+from eps.storage.jobdir import job_dir, readable
 from hscheduler.application.follow import ApplicationDir
 from hscheduler.cli.commands.common import client_of, report_path
-from hscheduler.live.results import export_best
+from hscheduler.live.job_results import export_best
 from hscheduler.page import write_page
 from hscheduler.reports.exporters import exporters
 from hscheduler.reports.report import point_text
@@ -175,12 +177,26 @@ def ranked(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def results_text(report: Mapping[str, Any]) -> str:
     """Return the trials of a report as a table, the best first."""
-    rows = [["TRIAL", "PHASE", report["metric"].upper(), "FEEDBACK", "POINT", "WHY"]]
+    tests = {trial["job_id"]: _test_metrics(trial) for trial in report["trials"]}
+    measured = ordered_metrics({name: 0.0 for test in tests.values() for name in test})
+    # The first that says more than the sweep's own metric.
+    shown = [name for name, _ in measured if report["metric"] not in (name, f"test_{name}")][:1]
+    heads = [report["metric"].upper(), "FEEDBACK", *(f"TEST {name.upper()}" for name in shown)]
+    rows = [["TRIAL", "PHASE", *heads, "POINT", "WHY"]]
     for trial in ranked(report):
         why = "" if trial["phase"] == "finished" else trial["why"]
-        numbers = [number_text(trial["loss"]), number_text(trial["feedback"])]
-        rows.append([trial["job_id"], trial["phase"], *numbers, point_text(trial["point"]), why])
+        numbers = [trial["loss"], trial["feedback"], *(tests[trial["job_id"]].get(name) for name in shown)]
+        rows.append([trial["job_id"], trial["phase"], *map(number_text, numbers), point_text(trial["point"]), why])
     return f"{report['policy']}: {report['completed']} of {len(report['trials'])} finished\n{table(rows)}"
+
+
+def _test_metrics(trial: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the test metrics of a trial, from the report of its job; empty if that is not under ``EPS_HOME``."""
+    found: Mapping[str, Any] = {}
+    if trial.get("name"):
+        with suppress(ConfigError):
+            found = readable(job_dir(trial["name"]).report).get("metrics", {}).get("test", {})
+    return found
 
 
 def csv_text(reports: Mapping[str, Mapping[str, Any]]) -> str:

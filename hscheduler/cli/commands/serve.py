@@ -26,7 +26,7 @@ from hscheduler.application.follow import ApplicationDir, Ended, Following, brin
 from hscheduler.application.submit import submit_service
 from hscheduler.cli.commands.common import policies_of, say
 from hscheduler.live.job import ENDS
-from hscheduler.live.on_yarn import PLACES, cluster_of, container_settings
+from hscheduler.live.placement import PLACES, cluster_of, container_settings
 from hscheduler.page import PageServer
 from hscheduler.reports.metrics import metrics_text
 from hscheduler.reports.view import SweepView

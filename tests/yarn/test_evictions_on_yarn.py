@@ -1,4 +1,4 @@
-"""What a real YARN takes from jobs, and a job that was stopped and goes on."""
+"""Containers that a real YARN takes from jobs, and a stopped job that resumes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ from tests.yarn.test_jobs_on_yarn import JOB, reach
 pytestmark = pytest.mark.usefixtures("no_leftovers")
 
 
-def test_a_job_that_was_stopped_goes_on_from_its_checkpoint_where_its_labels_say(
-    on_yarn: Hadoop, tmp_path: Path
-) -> None:
+def test_a_stopped_job_resumes_from_its_checkpoint_on_its_labels(on_yarn: Hadoop, tmp_path: Path) -> None:
     local = eps.run(**JOB)
-    # A model of one's own: each container has its file elsewhere.
+    # A user's own model: each container has its file in another folder.
     slow = SlowModel(tmp_path)
     settings: dict[str, Any] = {
         **JOB, "on": "yarn", "checkpoint_every": "10", "label": "server=transient", "execution": "worker=opportunistic",
@@ -56,7 +54,7 @@ def test_a_job_that_was_stopped_goes_on_from_its_checkpoint_where_its_labels_say
 
 
 def execution_types(job: Job) -> list[str]:
-    """Return the execution type of each of a job's containers, as the nodes tell."""
+    """Return the execution type of each of a job's containers, as the nodes report it."""
     import requests
 
     number = (job.directory.record().yarn.application or {})["application_id"].removeprefix("application_")
@@ -72,7 +70,7 @@ def execution_types(job: Job) -> list[str]:
 
 
 @pytest.mark.tier("all")
-def test_opportunistic_workers_make_room_for_guaranteed_containers_and_change_no_bit(on_yarn: Hadoop) -> None:
+def test_opportunistic_workers_yield_to_guaranteed_containers_and_change_no_bit(on_yarn: Hadoop) -> None:
     settings: dict[str, Any] = {**JOB, "iterations": 150, "servers": 1}
     local = eps.run(**settings)
     modest = {**settings, "stretch_s": 0.05, "execution": "worker=opportunistic"}

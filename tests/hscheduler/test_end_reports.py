@@ -1,4 +1,4 @@
-"""Every trial that is over is told with the reason: as a line, and in the report."""
+"""The end of each trial is reported with its reason: as a line, and in the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOO_LONG = "it took longer than 15 s (trial_timeout_s)"
 
 @pytest.fixture
 def ended() -> tuple[list[list[str]], Timeline]:
-    """What was said of jobs that finished, took too long and failed, event by event; and the record of it."""
+    """Return the lines on jobs that finished, took too long and failed, event by event; and their record."""
     toy, record, said = Toy.of(8, elastic), Timeline(), []
 
     def happen(now_s: float, event: e.Event) -> None:
