@@ -119,7 +119,7 @@ class TpePoints:
         self._documents[job_id] = ids[0]
         values = {name: found[0] for name, found in document["misc"]["vals"].items() if found}
         point = self._hyperopt.space_eval(self._space, values)
-        return {each.name: each.settled(_plain(point[each.name])) for each in self._dimensions}
+        return {each.name: each.typed(_plain(point[each.name])) for each in self._dimensions}
 
     def restore(self, job_id: str, point: Point) -> None:
         """Register a point that was suggested before.

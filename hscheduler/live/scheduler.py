@@ -274,7 +274,7 @@ class Loop:
             try:
                 self._step(event)
             except Exception as error:
-                logger.exception("an event could not be processed: %s", event)
+                logger.exception("the scheduler failed on event %s", event)
                 self.failed = error
                 break
         # Wake the threads that wait for a job: they find that the scheduler has ended.

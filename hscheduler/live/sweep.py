@@ -27,7 +27,8 @@ from hscheduler.spec import Spec, request_of
 SWEEP = "sweep"
 #: Longest pause between checks of the trials, seconds.
 _LOOK_S = 1.0
-_TAKE_TIMEOUT_S = 30.0
+#: Seconds for the record to store an event before the caller gives up.
+SETTLE_TIMEOUT_S = 30.0
 
 
 def trial_prefix(name: str) -> str:
@@ -119,7 +120,7 @@ class Sweep:
         with LiveScheduler(self.spec.cluster.capacities(), self._settings, self._take) as scheduler:
             self.scheduler = scheduler
             scheduler.open_sweep(opened_of(self.spec, self._name))
-            scheduler.settle(_TAKE_TIMEOUT_S)
+            scheduler.settle(SETTLE_TIMEOUT_S)
             self.feed(scheduler)
             scheduler.check()
         return self.report()

@@ -21,10 +21,17 @@ from eps.job.yarn.sweeps import REPORTS, report_file
 from eps.storage.jobdir import JobDir
 from eps.storage.local import LocalStorage
 from eps.storage.locations import RemotePath
-from hscheduler.application.am import REPORT_S, Grants, Surroundings, attempt_of, outcome_of, page_of
+from hscheduler.application.am import REPORT_S, Environment, Grants, attempt_of, outcome_of, page_of
 from hscheduler.application.am import Application as AppMaster
-from hscheduler.application.follow import Following, fetch_job
-from hscheduler.application.orders import CHECKPOINT_EVERY, SERVICE_FILE, SERVICE_FOLDER, SWEEP, ServiceOrders, staged
+from hscheduler.application.monitor import Monitor, fetch_job
+from hscheduler.application.staged_files import (
+    CHECKPOINT_EVERY,
+    SERVICE_FILE,
+    SERVICE_FOLDER,
+    SWEEP,
+    ServiceOrders,
+    stage,
+)
 from hscheduler.application.submit import (
     BASE_MB,
     JOB_MB,
@@ -92,7 +99,7 @@ def test_local_files_are_uploaded_once_and_named_by_their_place_on_the_cluster(
             "l2": {"uniform": [0, 1]},
         },
     }
-    found, models = staged(tables, cache)
+    found, models = stage(tables, cache)
     first, second = found["job"]["data"].split(",")
     assert first.startswith(str(cache)) and first.endswith("/train") and second.endswith("/other")
     assert RemotePath.parse(first).read_bytes() == b"content of train"
@@ -102,21 +109,21 @@ def test_local_files_are_uploaded_once_and_named_by_their_place_on_the_cluster(
     assert found["space"]["model"] == {"choice": ["softmax", f"{SERVICE_FOLDER}/models/0/mine.py:Mine"]}
     assert models == {"models/0/mine.py": tmp_path / "mine.py"} and found["space"]["l2"] == {"uniform": [0, 1]}
     before = RemotePath.parse(first).status()
-    again, _ = staged(tables, cache)
+    again, _ = stage(tables, cache)
     assert again == found and RemotePath.parse(first).status() == before
     (tmp_path / "train").write_text("other content")
-    assert staged(tables, cache)[0]["job"]["data"] != found["job"]["data"]
+    assert stage(tables, cache)[0]["job"]["data"] != found["job"]["data"]
 
 
 def test_labels_of_images_are_uploaded_too_and_other_settings_stay(cache: RemotePath, tmp_path: Path) -> None:
     (tmp_path / "a-images-idx3-ubyte").write_bytes(b"images")
     (tmp_path / "a-labels-idx1-ubyte").write_bytes(b"labels")
     tables: dict[str, Any] = {"job": {"data": f"{tmp_path}/a-images-idx3-ubyte"}, "space": {}}
-    found, _ = staged(tables, cache)
+    found, _ = stage(tables, cache)
     images = RemotePath.parse(found["job"]["data"])
     assert (images.parent / "a-labels-idx1-ubyte").read_bytes() == b"labels"
     for data in ("sklearn:digits", "hdfs://n:1/x", str(tmp_path / "none")):
-        assert staged({"job": {"data": data}, "space": {}}, cache)[0]["job"]["data"] == data
+        assert stage({"job": {"data": data}, "space": {}}, cache)[0]["job"]["data"] == data
 
 
 @pytest.mark.parametrize("has_sweep", [True, False])
@@ -126,7 +133,7 @@ def test_service_orders_survive_a_round_trip(tmp_path: Path, has_sweep: bool) ->
     orders = ServiceOrders(settings_of(spec, "static"), tables, 90.0)
     (tmp_path / "orders.json").write_bytes(orders.to_bytes())
     assert ServiceOrders.read(tmp_path) == orders
-    with pytest.raises(ConfigError, match="what this service is"):
+    with pytest.raises(ConfigError, match=r"orders\.json is not valid"):
         ServiceOrders.read(tmp_path / "none")
 
 
@@ -145,7 +152,7 @@ def test_the_masters_container_has_room_for_the_masters_of_all_jobs() -> None:
 def test_an_attempt_is_identified_by_its_container() -> None:
     assert attempt_of("container_1700_0001_02_000001") == "attempt-000002"
     assert attempt_of("container_e17_1700_0001_11_000001") == "attempt-000011"
-    with pytest.raises(ConfigError, match="no container of YARN"):
+    with pytest.raises(ConfigError, match="must be the id of a YARN container"):
         attempt_of("")
 
 
@@ -215,11 +222,11 @@ def test_the_broker_leases_a_job_what_the_scheduler_granted_it(phase: Phase) -> 
     members = tuple((c.container_id, f"{c.role}-{n}") for n, c in enumerate(start.containers))
     step(e.MembersFound("a", members))
     assert grants.changed == {"s"}, "it is in the report from its arrival on"
-    assert grants.over == set()
+    assert grants.ended == set()
     grants.changed.clear()
     step(e.JobEnded("a", phase, "why"))
     assert broker.leases[-1] == {} and grants.changed == {"s"}
-    assert grants.over == {"job-a"}
+    assert grants.ended == {"job-a"}
 
 
 @pytest.mark.parametrize("phase", [Phase.FINISHED, Phase.FAILED, Phase.KILLED])
@@ -241,7 +248,7 @@ def test_before_its_end_is_reported_a_job_releases_its_containers_and_uploads_it
 
 
 def application_of(broker: Any, place: Any, shared: Any, resources: Any) -> AppMaster:
-    around = Surroundings("127.0.0.1", Path("folder"), shared, list, None, "attempt-000001")
+    around = Environment("127.0.0.1", Path("folder"), shared, list, None, "attempt-000001")
     orders: Any = None
     return AppMaster(orders, resources, broker, place, around)
 
@@ -251,15 +258,15 @@ def test_staged_files_of_ended_jobs_are_removed_once_the_record_has_their_end(tm
     broker: Any = FakeBroker()
     place: Any = FakePlace(fails)
     found = application_of(broker, place, LocalStorage(tmp_path), None)
-    found._forget_over()
+    found._remove_ended()
     assert place.told == []
     found.before_end("job-a", Phase.KILLED)
     place.told.clear()
-    found._forget_over()
+    found._remove_ended()
     assert place.told == [], "it may start again"
-    found._grants.over.add("job-a")
-    found._forget_over()
-    found._forget_over()
+    found._grants.ended.add("job-a")
+    found._remove_ended()
+    found._remove_ended()
     assert place.told == [("forget", "job-a")]
 
 
@@ -270,8 +277,8 @@ def test_a_job_whose_results_cannot_be_uploaded_keeps_its_checkpoints(tmp_path: 
     with pytest.raises(StorageError):
         found.before_end("job-a", Phase.FINISHED)
     place.told.clear()
-    found._grants.over.add("job-a")
-    found._forget_over()
+    found._grants.ended.add("job-a")
+    found._remove_ended()
     assert place.told == []
 
 
@@ -290,23 +297,23 @@ def test_changed_reports_are_uploaded_after_a_while_and_retried_on_failure(
     )
     shared = LocalStorage(tmp_path / "shared")
     found = application_of(broker, place, shared, None)
-    found._leave_reports(service)
+    found._store_reports(service)
     assert asked == []
     found._grants.changed.add("s")
-    found._leave_reports(service)
+    found._store_reports(service)
     assert json.loads((tmp_path / "shared" / report_file("s")).read_text()) == {"n": 1}
     found._grants.changed.add("s")
-    found._leave_reports(service)
+    found._store_reports(service)
     assert asked == ["s"], "not after each end"
     job.is_over = True
     with monkeypatch.context() as patched:
         patched.setattr(shared, "write", no_room)
-        found._leave_reports(service)
+        found._store_reports(service)
     assert asked == ["s"] * 2, "at once where no job is there any more: its user may end the application now"
-    found._leave_reports(service)
+    found._store_reports(service)
     assert asked == ["s"] * 2 and found._grants.changed == {"s"}, "a file system that takes nothing has time"
     now_s[0] += REPORT_S
-    found._leave_reports(service)
+    found._store_reports(service)
     assert json.loads((tmp_path / "shared" / report_file("s")).read_text()) == {"n": 3}
     assert found._grants.changed == set()
 
@@ -331,11 +338,11 @@ def put_report(folder: Path, content: str, encoding: str = "utf-8") -> None:
     (folder / "shared" / report_file(SWEEP)).write_text(content, encoding=encoding)
 
 
-def following(client: Any, tmp_path: Path, told: list[str]) -> Following:
+def following(client: Any, tmp_path: Path, told: list[str]) -> Monitor:
     directory = ServiceDir(tmp_path / "service")
     (tmp_path / "shared").mkdir(exist_ok=True)
     application = Application("application_1_0001", str(tmp_path / "shared"), "conf")
-    return Following(application, client, directory, LocalStorage(tmp_path / "shared"), told.append)
+    return Monitor(application, client, directory, LocalStorage(tmp_path / "shared"), told.append)
 
 
 def test_waiting_is_reported_once_and_results_are_the_masters_own(tmp_path: Path) -> None:
@@ -434,7 +441,7 @@ class AnsweringService:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def jobs_going_on(self) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
+    def unfinished_jobs(self) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
         return [{"sweep": "jobs"}], {}, 1
 
     def report(self, sweep: str) -> tuple[dict[str, Any], bool]:
@@ -444,7 +451,7 @@ class AnsweringService:
 
 
 def test_ending_a_sweep_returns_its_services_last_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hscheduler.application.follow.SchedulerClient", AnsweringService)
+    monkeypatch.setattr("hscheduler.application.monitor.SchedulerClient", AnsweringService)
     found = following(saying("KILLED"), tmp_path, [])
     found.place = Address("n1", 7)
     put_report(tmp_path, '{"trials": [], "phases": {}}')
@@ -514,9 +521,9 @@ def test_its_page_requests_only_its_own_figures() -> None:
     ("flags", "reason"),
     [
         (["--web", "0"], "web is not possible on YARN, which shows the sweep's page"),
-        (["--detach"], "detach is for a sweep that a service runs; on YARN the sweep is an application of its own"),
-        (["--name", "mine"], "name is for a sweep that a service runs"),
-        (["--policy", "elastic,kill"], "but a sweep has one"),
+        (["--detach"], "detach is only for sweeps in a service; on YARN each sweep is a separate application"),
+        (["--name", "mine"], "name is only for sweeps in a service"),
+        (["--policy", "elastic,kill"], "must be a single policy"),
         ([], "HADOOP_CONF_DIR is not set"),
     ],
 )

@@ -21,8 +21,8 @@ from eps.job.yarn.shared_application import JOBS
 from eps.job.yarn.sweeps import SweepState, report_file, state_of_sweep
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
-from hscheduler.application.follow import Following, known_sweeps
-from hscheduler.application.orders import SWEEP, SWEEP_TYPE
+from hscheduler.application.monitor import Monitor, submitted_sweeps
+from hscheduler.application.staged_files import SWEEP, SWEEP_TYPE
 from hscheduler.cli import main
 from tests.fakes.patient_hdfs import hdfs as hdfs
 from tests.fakes.webhdfs import FakeHdfs
@@ -186,8 +186,8 @@ def test_results_that_cannot_be_fetched_stay_on_the_cluster(
     assert noted is not None and noted.shared and noted == yarn.noted
     assert yarn.directory.ended() is None, "eps prune is not to take it for one that was fetched"
     where, told = RemotePath.parse(noted.shared).path, capsys.readouterr().err
-    assert f"{where}, for it cannot be fetched: trial-2: " in told
-    assert f"; hscheduler sweep --resume {yarn.directory.name} fetches it" in told
+    assert f"{where}: they cannot be fetched: trial-2: " in told
+    assert f"; hscheduler sweep --resume {yarn.directory.name} tries again" in told
     assert any(path.endswith("/model.npz") for path in staged(hdfs))
     assert resume(tmp_path, yarn.directory.name) == 1, "nor now"
     jobs_dir().unlink()
@@ -201,7 +201,7 @@ def test_a_failed_trial_is_reported_with_the_place_of_its_logs(
     monkeypatch.setitem(REPORT["trials"][0], "phase", "failed")
     monkeypatch.setitem(REPORT["trials"][0], "why", "it diverged")
     assert sweep(tmp_path) == 0
-    assert f"what its containers wrote: yarn logs -applicationId {ID}\n" in capsys.readouterr().err
+    assert f"logs of its containers: yarn logs -applicationId {ID}\n" in capsys.readouterr().err
 
 
 def test_without_the_best_trials_model_nothing_is_removed_and_a_warning_follows(
@@ -214,7 +214,7 @@ def test_without_the_best_trials_model_nothing_is_removed_and_a_warning_follows(
     yarn.after_submission = lose
     assert sweep(tmp_path) == 1
     told = capsys.readouterr().err
-    assert "it cannot be fetched: trial-2: its model is not there: " in told
+    assert "they cannot be fetched: trial-2: the model is missing: " in told
     assert any(path.endswith(report_file(SWEEP)) for path in staged(hdfs))
 
 
@@ -266,7 +266,7 @@ def test_a_sweep_whose_client_was_killed_is_followed_again(
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model" and staged(hdfs) == []
     assert main(["sweeps"]) == 0
     told = capsys.readouterr().out
-    assert ID not in told and "1 whose results are here are not shown (--all)" in told
+    assert ID not in told and "fetched sweeps are not shown: 1 (--all)" in told
     assert main(["sweeps", "--all"]) == 0
     assert f"{killed}  {ID}  finished        fetched" in capsys.readouterr().out
 
@@ -298,7 +298,7 @@ def test_fetched_results_are_printed_again_without_the_cluster(
         raise KilledError
 
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr("hscheduler.application.follow.remove_staged", end_here)
+        patch.setattr("hscheduler.application.monitor.remove_staged", end_here)
         sweep(tmp_path)
     assert not (tmp_path / "report.json").exists()
     yarn.said = [AssertionError("nobody is to ask")]
@@ -324,14 +324,14 @@ def test_an_unreadable_outcome_of_a_sweep_is_reported_with_the_command_to_retry(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    def fail(following: Following) -> None:
+    def fail(following: Monitor) -> None:
         raise StorageError("report.json: no datanode answers")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Following, "left_reports", fail)
+        patch.setattr(Monitor, "stored_reports", fail)
         assert sweep(tmp_path) == 1
     again = f"hscheduler sweep --resume {yarn.directory.name} tries again"
-    assert f"{ID} has left cannot be read: report.json: no datanode answers; {again}" in capsys.readouterr().err
+    assert f"the results of {ID} cannot be read: report.json: no datanode answers; {again}" in capsys.readouterr().err
     assert resume(tmp_path, yarn.directory.name) == 0 and staged(hdfs) == []
 
 
@@ -341,10 +341,7 @@ def test_an_unknown_sweep_is_reported(yarn: RunningSweep, tmp_path: Path, capsys
     assert sweep(tmp_path) == 0
     capsys.readouterr()
     assert main(["sweeps"]) == 0
-    assert (
-        capsys.readouterr().out
-        == "no sweep on YARN to follow or fetch; 1 whose results are here are not shown (--all)\n"
-    )
+    assert capsys.readouterr().out == "no sweep on YARN to follow or fetch; fetched sweeps are not shown: 1 (--all)\n"
 
 
 def test_a_sweep_that_yarn_has_forgotten_is_listed_as_such(killed: str, yarn: RunningSweep, capsys: Any) -> None:
@@ -358,16 +355,16 @@ def test_a_sweep_has_one_follower(killed: str, yarn: RunningSweep, tmp_path: Pat
         yarn.said = [PeerUnavailableError("no ResourceManager can be reached")]
         assert main(["sweeps"]) == 0
         told = capsys.readouterr()
-        assert "  YARN is away        followed" in told.out and "no ResourceManager can be reached" in told.err
+        assert "  YARN unreachable        followed" in told.out and "no ResourceManager can be reached" in told.err
         assert resume(tmp_path, killed) == 2
-    assert f"resume is '{killed}', but must be a sweep that no other process here follows" in capsys.readouterr().err
+    assert f"resume is '{killed}', but another process on this machine follows that sweep" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "code", "reason"),
     [
         (["--resume", "nobody"], 4, "there is no sweep 'nobody' under "),
-        (["--resume", ID, "sweep.toml"], 2, "SPEC.toml is for a sweep that begins"),
+        (["--resume", ID, "sweep.toml"], 2, "SPEC.toml is only for new sweeps"),
         (["--resume", ID, "--web", "0"], 2, "web is not possible on YARN"),
         ([], 2, "SPEC.toml is missing: name the file of a sweep, or --resume SWEEP"),
     ],
@@ -385,7 +382,7 @@ def test_an_interrupted_sweep_leaves_only_what_yarn_cannot_end(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, away: BaseException | None,
 ) -> None:  # fmt: skip
-    for module in ("runners", "application.follow"):
+    for module in ("runners", "application.monitor"):
         monkeypatch.setattr(f"hscheduler.{module}.KILL_S", 0.0 if away else 20.0)
     yarn.killing = away
     yarn.said = ["ACCEPTED", KeyboardInterrupt(), *([away] if away else ["ACCEPTED", "KILLED"])]
@@ -395,14 +392,14 @@ def test_an_interrupted_sweep_leaves_only_what_yarn_cannot_end(
     end = yarn.directory.record().end
     assert (None if end is None else end.state) == (None if away else "killed")
     told = capsys.readouterr().err
-    assert "interrupted: 2 trials had finished, and what ran was ended; the best so far: trial-2" in told
+    assert "interrupted: 2 trials had finished, the others were ended; best so far: trial-2" in told
     assert json.loads((tmp_path / "report.json").read_text()) == REPORT, "what it had left, its service not being there"
     if away is None:
         assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
     else:
-        assert f"YARN has not ended {ID} within 0 s" in told and "what it has left stays at webhdfs://" in told
+        assert f"{ID} did not end within 0 s" in told and "its results stay at webhdfs://" in told
     said = caplog.messages[0] if away else ""
-    assert said.startswith(f"{ID} may run (yarn application -kill {ID} ends it)" if away else "")
+    assert said.startswith(f"{ID} may still run: it could not be killed: " if away else "")
     assert away or not caplog.messages, "its end is told once"
 
 
@@ -441,10 +438,10 @@ def test_results_of_an_interrupted_sweep_that_cannot_be_read_are_kept(
     yarn: RunningSweep, hdfs: FakeHdfs, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    def fail(following: Following) -> None:
+    def fail(following: Monitor) -> None:
         raise StorageError("report.json: no datanode answers")
 
-    monkeypatch.setattr(Following, "left_reports", fail)
+    monkeypatch.setattr(Monitor, "stored_reports", fail)
     yarn.said = ["ACCEPTED", KeyboardInterrupt(), "KILLED"]
     assert sweep(tmp_path) == 130
     assert yarn.killed == [ID] and any(path.endswith("/model.npz") for path in staged(hdfs))
@@ -509,7 +506,7 @@ def test_a_service_refuses_the_folder_of_a_sweep(
     yarn: RunningSweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sweep(tmp_path) == 0
-    (known,) = known_sweeps()
+    (known,) = submitted_sweeps()
     capsys.readouterr()
     assert main(["serve", "--on", "yarn", "--state", str(known.path)]) == 2
     assert f"hscheduler sweep --resume {known.sweep_id} follows it" in capsys.readouterr().err

@@ -24,8 +24,8 @@ from eps.storage.shared_log import DamagedLogError
 from eps.system.waits import wait_for
 from hscheduler.application import am
 from hscheduler.application.am import STATE
-from hscheduler.application.follow import place_of
-from hscheduler.application.orders import SERVICE_FILE, SERVICE_FOLDER, ServiceOrders
+from hscheduler.application.monitor import place_of
+from hscheduler.application.staged_files import SERVICE_FILE, SERVICE_FOLDER, ServiceOrders
 from hscheduler.application.submit import settings_of
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources
@@ -82,7 +82,7 @@ class Master:
     def run(self) -> int:
         yarn = Yarn(*self.yarn.clients())
         orders = MasterOrders("webhdfs://namenode:1/eps/sweeps/one", "python", {}, {})
-        around = am.Surroundings("127.0.0.1", self._folder, self.shared, list, None, "attempt-000001")
+        around = am.Environment("127.0.0.1", self._folder, self.shared, list, None, "attempt-000001")
         return am.serve(orders, ORDERS, yarn, around)
 
 
@@ -92,7 +92,7 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
 
     class EndedAtOnce:
-        def __init__(self, orders: Any, resources: Any, broker: Any, place: Any, around: am.Surroundings) -> None:
+        def __init__(self, orders: Any, resources: Any, broker: Any, place: Any, around: am.Environment) -> None:
             self._shared, self._attempt = around.shared, around.attempt
             self.superseded = threading.Event()
 
@@ -150,7 +150,7 @@ def test_an_unreachable_file_system_ends_the_attempt_and_not_the_sweep(
     monkeypatch.setattr(am.Application, "run", run)
     if is_final:
         assert master.run() == 1
-        assert master.yarn.ended == (FinalStatus.FAILED, f"the sweep cannot go on: {error}")
+        assert master.yarn.ended == (FinalStatus.FAILED, f"the sweep failed: {error}")
     else:
         with pytest.raises(StorageError, match="away"):
             master.run()
@@ -173,7 +173,7 @@ def test_a_service_accepts_clients_and_tracks_the_nodes_until_yarn_ends_it(
     monkeypatch.setattr(live, "LiveJob", fake)
     master, size = Master(tmp_path), Resources(4, 16384)
     machines = [Machine(f"h{number}:1", "RUNNING", size) for number in range(4)]
-    around = am.Surroundings("127.0.0.1", tmp_path, master.shared, lambda: machines, None, "attempt-000001")
+    around = am.Environment("127.0.0.1", tmp_path, master.shared, lambda: machines, None, "attempt-000001")
     codes: list[int] = []
     orders = MasterOrders("webhdfs://namenode:1/eps/sweeps/one", "python", {}, {})
     settings = ServiceOrders(ORDERS.settings)

@@ -12,7 +12,7 @@ from eps.errors import ConfigError, DataError, StorageError
 from eps.ml.metrics import EvalSums, summary_names
 from eps.spec.job_spec import JobSpec
 from hscheduler import cli
-from hscheduler.cli.commands.common import tell_failures
+from hscheduler.cli.commands.common import print_failures
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Resources
@@ -244,7 +244,7 @@ def test_simulate_refuses_jobs_that_the_cluster_cannot_hold(folder: Path, capsys
     ],
 )
 def test_whole_numbers_are_searched_among_whole_numbers(name: str, value: dict[str, Any]) -> None:
-    rule = rf"{name} is a whole number: use randint = \[10, 101\], whose end is left out, or quniform = \[10, 100, 1\]"
+    rule = rf"{name} is a whole number: use randint = \[10, 101\] \(without 101\) or quniform = \[10, 100, 1\]"
     with pytest.raises(ConfigError, match=rule):
         Spec.of({"space": {name: value}})
 
@@ -278,7 +278,7 @@ def test_each_reason_of_failures_is_printed_once(capsys: pytest.CaptureFixture[s
         {"job_id": f"trial-{k}", "name": f"sweep-a-trial-{k}", "phase": phase, "why": why.format(k)}
         for k, (phase, why) in enumerate([*ends, ("failed", "no disk"), ("killed", "the worst")])
     ]
-    tell_failures({"trials": trials})
+    print_failures({"trials": trials})
     told = ["trial-0 and 2 others failed: no disk", "trial-2 and trial-4 failed: it is gone"]
     assert capsys.readouterr().err.splitlines() == told
 

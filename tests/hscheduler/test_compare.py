@@ -83,7 +83,7 @@ def test_points_that_policies_do_not_share_are_reported(
     pytest.importorskip("hyperopt", reason="tpe is Hyperopt's")
     spec.write_text(FILE.replace('"random"', '"tpe"'))
     assert cli.main(["compare", str(spec), *flags]) == 0
-    told = "tpe learns from what a policy lets finish, so each policy tries points of its own"
+    told = "tpe learns from finished trials, so each policy tries different points"
     assert told in capsys.readouterr().err
 
 

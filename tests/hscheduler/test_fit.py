@@ -192,7 +192,7 @@ class TestCommands:
     def test_fit_and_like(self, report, tmp_path, capsys):
         model, target = tmp_path / "model.json", tmp_path / "like.json"
         assert cli.main(["fit", str(report), "--model", str(model)]) == 0
-        assert "of 80 trials" in capsys.readouterr().out
+        assert "fitted to 80 trials" in capsys.readouterr().out
         assert Model.read(model) == fit(reports_in(report))
         words = ["simulate", "--like", str(report), "--model", str(model)]
         assert cli.main([*words, "--policy", "elastic,kill", "--report", str(target)]) == 0
@@ -206,7 +206,7 @@ class TestCommands:
         spec.write_text("[sweep]\ntrials = 2\n[space]\nl2 = { choice = [0, 1] }\n")
         assert cli.main(["simulate", str(spec), "--report", str(path)]) == 0
         assert cli.main(["fit", str(report), str(path)]) == 2
-        assert "simulated.json is of simulated jobs, but fit learns from real ones" in capsys.readouterr().err
+        assert "simulated.json has simulated jobs, but fit needs real ones" in capsys.readouterr().err
         values = json.loads(path.read_text())
         for trial in values["trials"]:
             # From a real run of an earlier version.
@@ -236,12 +236,12 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            (["fit", "REPORT", "--model", "/no/such/folder/model.json"], "must be a file in a directory"),
+            (["fit", "REPORT", "--model", "/no/such/folder/model.json"], "must be a file in a writable directory"),
             (["fit", "/no/such/report.json"], "No such file"),
-            (["simulate", "--like", "REPORT", "--paper"], "--like and --paper are two workloads"),
-            (["simulate", "--like", "REPORT", "--policy", "elastic", "--trials", "3"], "--trials has no use"),
-            (["simulate", "--trace", "x.csv", "--model", "REPORT"], "--model has no use"),
-            (["simulate", "--paper", "--trials", "3"], "--paper says all"),
+            (["simulate", "--like", "REPORT", "--paper"], "--like and --paper exclude each other"),
+            (["simulate", "--like", "REPORT", "--policy", "elastic", "--trials", "3"], "--trials is not possible"),
+            (["simulate", "--trace", "x.csv", "--model", "REPORT"], "--model is not possible"),
+            (["simulate", "--paper", "--trials", "3"], "--paper allows only"),
             (["simulate", "--paper", "--model", "REPORT"], "not a model that hscheduler fit wrote"),
         ],
     )

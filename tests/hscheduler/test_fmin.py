@@ -217,11 +217,11 @@ def test_an_objective_that_hangs_is_named_and_left_behind(
             search(trials, objective, 3, timeout=0.2)
     finally:
         let_go.set()
-    why = "cancelled: fmin stopped, and its objective goes on outside eps.run (2 of 2)"
+    why = "cancelled: fmin stopped, but its objective still runs outside eps.run (2 of 2)"
     assert str(raised.value) == f"no trial has a result: {why}"
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warning.startswith("the objective of trial 0, 1 goes on outside eps.run")
-    assert "HTrials(processes=True) can end it" in warning
+    assert warning.startswith("the objective of trial 0, 1 still runs outside eps.run")
+    assert "HTrials(processes=True)" in warning
 
 
 class EndsSlowly(LostService):
@@ -262,7 +262,7 @@ def test_a_search_without_results_is_reported_with_the_ends_of_its_trials() -> N
     with pytest.raises(exceptions.AllTrialsFailed) as raised:
         search(trials, objective, catch_eval_exceptions=True)
     reasons = (
-        "failed: its data is empty (2 of 4); ended early: it is the worst (1 of 4); status fail, loss None (1 of 4)"
+        "failed: its data is empty (2 of 4); stopped early: it is the worst (1 of 4); status fail, loss None (1 of 4)"
     )
     assert str(raised.value) == f"no trial has a result: {reasons}"
 

@@ -89,8 +89,8 @@ def test_a_record_that_cannot_be_resumed_is_reported_with_its_running_jobs_and_t
         Service(directory, ServiceSettings())
     text = str(told.value)
     assert message in text
-    assert f"nothing was changed; jobs of it that run: {running.name}.\n" in text
-    assert f"with the record kept aside: hscheduler serve --forget --state {directory.path}" in text
+    assert f"was not changed; its running jobs: {running.name}.\n" in text
+    assert f"rename the record and start with an empty one: hscheduler serve --forget --state {directory.path}" in text
 
 
 def test_forgetting_a_record_keeps_its_file_and_starts_an_empty_one(
@@ -108,9 +108,9 @@ def test_forgetting_a_record_keeps_its_file_and_starts_an_empty_one(
     told = forget(directory)
     tag = running.name.split("-")[1]
     aside = directory.path / f"record-{tag}.sqlite"
-    assert told == f"ended {running.name}; the record is kept as {aside}"
+    assert told == f"ended {running.name}; the old record is {aside}"
     assert tag_of(aside) == tag and not directory.record.exists()
-    assert "nothing is forgotten" in forget(directory)
+    assert "there was no record in" in forget(directory)
     with Service(directory, ServiceSettings(nodes=3)) as service, SchedulerClient(directory) as client:
         assert client.jobs()[0] == [] and service.scheduler._tag != tag
     locks[others.name].close()
@@ -134,7 +134,7 @@ def test_jobs_of_an_unreadable_record_are_not_guessed(directory: ServiceDir) -> 
     with JobLock(running / "lock"):
         with pytest.raises(StorageError, match="eps list shows all"):
             Service(directory, ServiceSettings())
-        assert forget(directory).startswith("ended no job; the record is kept as")
+        assert forget(directory).startswith("ended no job; the old record is")
     assert (directory.path / "record-unknown.sqlite").exists()
 
 

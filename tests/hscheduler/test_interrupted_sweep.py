@@ -70,14 +70,14 @@ def test_an_interruption_reports_the_results(
     assert cli.main(["sweep", str(spec), "--report", str(target), "--page", str(page)]) == 130
     told = capsys.readouterr().err.splitlines()
     if finished is None:
-        assert told == ["interrupted: no trial had begun"]
+        assert told == ["interrupted: no trial had started"]
         return
     number = {4: "4 trials", 1: "1 trial", 0: "0 trials"}[finished]
-    first = f"interrupted: {number} had finished, and what ran was ended"
+    first = f"interrupted: {number} had finished, the others were ended"
     best = report["best"]
     rate = best["point"]["learning_rate"]
     of_best = f"{best['job_id']} with loss {best['loss']:.6g}: learning_rate = {rate:.6g}"
-    assert told[0] == (f"{first}; the best so far: {of_best}" if finished else first)
+    assert told[0] == (f"{first}; best so far: {of_best}" if finished else first)
     assert told[1:] == [f"report: {target}", f"page: {page}"]
     assert json.loads(target.read_text())["completed"] == finished and page.exists()
 

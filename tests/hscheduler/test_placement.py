@@ -79,8 +79,8 @@ def test_a_local_sweep_contacts_no_cluster(monkeypatch: pytest.MonkeyPatch) -> N
 def yarn(monkeypatch: pytest.MonkeyPatch) -> FakeYarnClient:
     """Return a YARN with nodes of at least 2048 MB and 4 cores."""
     found = FakeYarnClient()
-    monkeypatch.setattr("hscheduler.live.on_yarn.environment_configuration", HadoopConf)
-    monkeypatch.setattr("hscheduler.live.on_yarn.YarnClient", lambda conf: found)
+    monkeypatch.setattr("hscheduler.live.placement.environment_configuration", HadoopConf)
+    monkeypatch.setattr("hscheduler.live.placement.YarnClient", lambda conf: found)
     return found
 
 

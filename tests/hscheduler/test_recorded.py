@@ -455,7 +455,7 @@ def test_a_service_resumes_from_a_snapshot(tmp_path: Path) -> None:
         rows = {row.job_id: row for row in look.rows}
         assert rows["t0"].phase is Phase.EARLY_FEEDBACK and rows["t0"].workers > 0
         assert look.num_decisions == service.scheduler.state.number_of_decision and look.used_vcores > 0
-        with pytest.raises(ConfigError, match="that no other sweep has"):
+        with pytest.raises(ConfigError, match="must be an unused name"):
             client.run_sweep({"sweep": {"trials": 2}}, "a")
 
 

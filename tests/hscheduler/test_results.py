@@ -121,7 +121,7 @@ def test_text_that_is_not_json_is_refused(
     path = tmp_path / "sweep.toml"
     path.write_text("[job]\n")
     assert cli.main([*command, str(path)]) == 2
-    assert "sweep.toml is no report of hscheduler: it is not JSON (" in capsys.readouterr().err
+    assert "sweep.toml is not a report of hscheduler: it is not JSON (" in capsys.readouterr().err
 
 
 def test_a_simulated_sweep_has_no_model(
@@ -131,7 +131,7 @@ def test_a_simulated_sweep_has_no_model(
     assert cli.main(["results", path, "--export-best", str(tmp_path / "model.npz")]) == 2
     assert "was simulated, so it has no model" in capsys.readouterr().err
     assert cli.main(["results", str(tmp_path / "none.json")]) == 2
-    assert "there is no such file" in capsys.readouterr().err
+    assert "no such file" in capsys.readouterr().err
 
 
 def test_a_name_that_is_no_file_is_a_sweep_of_the_default_service(
@@ -140,7 +140,7 @@ def test_a_name_that_is_no_file_is_a_sweep_of_the_default_service(
     monkeypatch.setenv("EPS_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     assert cli.main(["results", "mine"]) == 2
-    told = f"there is no sweep 'mine': no H-scheduler was ever in {tmp_path / 'home' / 'hscheduler'}"
+    told = f"there is no sweep 'mine': no H-scheduler ever ran in {tmp_path / 'home' / 'hscheduler'}"
     assert told in capsys.readouterr().err
     kept = tmp_path / "home" / "hscheduler" / "reports"
     kept.mkdir(parents=True)
@@ -148,4 +148,4 @@ def test_a_name_that_is_no_file_is_a_sweep_of_the_default_service(
     assert cli.main(["results", "mine"]) == 0
     assert report["best"]["job_id"] in capsys.readouterr().out
     assert cli.main(["results", "mine.json"]) == 2
-    assert "mine.json: there is no such file" in capsys.readouterr().err
+    assert "mine.json: no such file" in capsys.readouterr().err

@@ -80,7 +80,7 @@ def submitted(scheduler: LiveScheduler, sweep: str) -> None:
 def test_a_sweep_that_is_resumed_twice_has_one_thread(scheduler: LiveScheduler, sweeps: Sweeps) -> None:
     sweeps.run("a", TABLES)
     (thread,) = sweeps._threads.values()
-    sweeps.go_on()
+    sweeps.resume()
     sweeps.run("a", TABLES)
     assert list(sweeps._threads.values()) == [thread]
 
@@ -128,13 +128,13 @@ def test_names_of_sweeps_and_jobs_are_kept_apart(scheduler: LiveScheduler, sweep
     sweeps.check_job_id("b-trial-7")
     scheduler.refuse("b-trial-7", "mine", JobSpec(), "why not")
     for name, message in (
-        ("", "that no other sweep has"),
-        ("jobs", "that no other sweep has"),
-        ("mine", "that no other sweep has"),
-        ("b", "there has been a job 'b-trial-7'"),
-        ("c d", "sweep is 'c d', but must be of letters, digits"),
-        ("über", "sweep is 'über', but must be of letters, digits"),
-        ("c" * 40, "so short that the names of its jobs, which begin with it, have at most 64 characters"),
+        ("", "must be an unused name"),
+        ("jobs", "must be an unused name"),
+        ("mine", "must be an unused name"),
+        ("b", "job 'b-trial-7' exists"),
+        ("c d", "sweep is 'c d', but must have only letters, digits"),
+        ("über", "sweep is 'über', but must have only letters, digits"),
+        ("c" * 40, "be short: the names of its jobs start with it and have at most 64 characters"),
     ):
         with pytest.raises(ConfigError, match=message):
             sweeps.run(name, TABLES)
@@ -145,7 +145,7 @@ def test_a_sweep_that_cannot_resume_does_not_block_others(scheduler: LiveSchedul
     scheduler.open_sweep(e.SweepOpened("a"), {"sweep": {"algorithm": "by-magic"}})
     scheduler.open_sweep(e.SweepOpened("b"), TABLES)
     scheduler.settle(TIMEOUT_S)
-    sweeps.go_on()
+    sweeps.resume()
     submitted(scheduler, "b")
     assert "by-magic" in sweeps.states()["a"] and not sweeps.has_ended("b")
     assert sweeps.has_ended("a"), "who waits for it is told"
@@ -236,7 +236,7 @@ def test_an_exception_in_a_service_leaves_its_jobs_running(
 
 
 def test_a_sweep_that_was_killed_is_not_opened_again(world: World, directory: ServiceDir) -> None:
-    why = "sweep is '{}', but must be one that takes jobs: it was ended \\(killed on request\\)"
+    why = "sweep is '{}', but must be open: it was ended \\(killed on request\\)"
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
         client.open_sweep(e.SweepOpened("opened"))
         client.submit_job("a", JobSpec(), "only named")
@@ -325,8 +325,8 @@ def test_a_client_waits_for_the_next_service_after_a_failure(
     in_vain: list[PeerUnavailableError] = []
     service = Service(directory, settings())
     with SchedulerClient(directory, give_up_s=TIMEOUT_S) as client:
-        attempt = client._line._attempted
-        monkeypatch.setattr(client._line, "_attempted", attempted)
+        attempt = client._connection._attempted
+        monkeypatch.setattr(client._connection, "_attempted", attempted)
         job = client.submit_job("a", JobSpec())
         waiting = threading.Thread(target=client.wait, args=(job,), daemon=True)
         waiting.start()
@@ -444,7 +444,7 @@ def test_sweeps_with_different_metrics_have_no_common_best_trial(world: World, d
 
 
 def test_a_killed_sweep_accepts_no_more_jobs(world: World, directory: ServiceDir) -> None:
-    refusal = r"sweep is 'mine', but must be one that takes jobs: it was ended \(enough\)"
+    refusal = r"sweep is 'mine', but must be open: it was ended \(enough\)"
     with Service(directory, settings()) as service, SchedulerClient(directory) as client:
         client.submit_job("a", JobSpec(), "mine")
         assert client.cancel("mine", "enough") == ["a"]
@@ -526,7 +526,7 @@ def test_the_reason_of_an_end_survives_a_restart(
         service.scheduler.settle(TIMEOUT_S)
         first = told()
         service.leave()
-    assert first.startswith("t1 is over (finished, 0.5)\n") and starts in first
+    assert first.startswith("t1 has ended (finished, 0.5)\n") and starts in first
     with Service(directory, ServiceSettings()) as service:
         assert told() == first
         service.leave()
@@ -564,7 +564,7 @@ def test_submitting_an_ended_sweep_again_is_refused(
     words = ["sweep", str(path), "--state", str(tmp_path)]
     assert cli.main([*words, "--name", "mine", *(["--detach"] if detach else [])]) == 0
     printed = capsys.readouterr()
-    assert printed.err.startswith("sweep mine was submitted before and is over; another --name runs it again")
+    assert printed.err.startswith("sweep mine was submitted before and has ended; use another --name to run it again")
     assert ("hscheduler results mine" if detach else "best: ") in printed.out
     assert asked == ["mine"], "there is nothing to watch"
     # A sweep without a name is a new one.

@@ -10,7 +10,7 @@ import pytest
 
 from eps.errors import ConfigError, PeerUnavailableError
 from hscheduler.pb.scheduler_pb2_grpc import HSchedulerStub
-from hscheduler.service import line as line_module
+from hscheduler.service import connection as connection_module
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from tests.threads import at_once
@@ -37,7 +37,7 @@ def test_a_connection_closed_by_another_thread_is_reopened(
         client.close()
         return stub
 
-    monkeypatch.setattr(line_module, "_make_stub", stub_of)
+    monkeypatch.setattr(connection_module, "_make_stub", stub_of)
     with pytest.raises(PeerUnavailableError, match=r"for 0\.5 s"):
         client.jobs()
     assert len(lines) > 2
@@ -53,4 +53,4 @@ def test_an_error_of_the_service_keeps_its_message(client: SchedulerClient) -> N
         raise ConfigError("that cannot work")
 
     with pytest.raises(ConfigError, match="that cannot work"):
-        client._line.repeated(refuse, "something")
+        client._connection.repeated(refuse, "something")

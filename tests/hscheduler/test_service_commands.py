@@ -53,7 +53,7 @@ def gone(tmp_path: Path) -> ServiceDir:
     """Return the directory of a service that was killed."""
     directory = ServiceDir(tmp_path / "it was here")
     directory.lock().close()
-    directory.say_where(directory.security(between_hosts=False).new_socket(), 1)
+    directory.write_address(directory.security(between_hosts=False).new_socket(), 1)
     return directory
 
 
@@ -70,7 +70,7 @@ def test_a_client_waits_for_a_service_that_runs_or_ran_a_moment_ago(gone: Servic
     with SchedulerClient(gone, give_up_s=0.3) as client:
         with gone.lock(), pytest.raises(PeerUnavailableError, match=r"for 0\.3 s"):
             client.jobs()
-        client._line._has_answered = True
+        client._connection._has_answered = True
         with pytest.raises(PeerUnavailableError, match=r"for 0\.3 s"):
             client.jobs()
 
@@ -92,7 +92,7 @@ def test_why_lists_the_decisions_about_a_job(
     first, second, *decisions = capsys.readouterr().out.splitlines()
     assert first == "a is in phase 'early feedback' at iteration 0, with 1 worker and 1 server"
     name = service.scheduler.name_of("a")
-    assert second == f"its name for eps is {name}, as in eps status {name}"
+    assert second == f"its name in eps is {name} (eps status {name})"
     assert decisions[0] == "    0.00 s  of a time that is forgotten"
     assert decisions[1].partition(" s  ")[2] == "a starts with 1 worker and 1 server: they are free"
     assert len(decisions) == 2
@@ -120,7 +120,7 @@ def test_the_hint_for_a_job_on_yarn_is_a_command_that_works(
     monkeypatch.setattr(SchedulerClient, "job", lambda self, job_id: {**job, "on": "yarn"})
     directory, state = JobDir(tmp_path / "service"), str(tmp_path / "service")
     Application("application_1_0001", "", "conf").write(directory)
-    monkeypatch.setattr("hscheduler.application.follow.say_where", lambda directory: None)
+    monkeypatch.setattr("hscheduler.application.monitor.write_address", lambda directory: None)
     assert cli.main(["why", "a", "--state", state]) == 0
     told = capsys.readouterr().out
     assert "logs of its containers: yarn logs -applicationId application_1_0001\n" in told
@@ -154,19 +154,19 @@ def test_suggested_commands_find_the_same_service(
     job.write_text('data = "sklearn:digits"\nmodel = "softmax"\n')
     sweep.write_text('[sweep]\ntrials = 1\nalgorithm = "random"\n[job]\nmodel = "softmax"\ndata = "sklearn:digits"\n')
     assert cli.main(["submit", str(job), "--name", "j", "--state", state]) == 0
-    assert capsys.readouterr().out == f"j is submitted; hscheduler why j --state {state} says how it is\n"
+    assert capsys.readouterr().out == f"j is submitted; hscheduler why j --state {state} shows its state\n"
     large = tmp_path / "large.toml"
     large.write_text('data = "sklearn:digits"\nmodel = "softmax"\nworkers = 90\nsplits = 90\n')
     for _ in range(2):
         # A permanent fault is reported at once, also on a retry.
         assert cli.main(["submit", str(large), "--name", "large", "--state", state]) == 1
-        assert capsys.readouterr().out.startswith("large is over: failed: ")
+        assert capsys.readouterr().out.startswith("large has ended: failed: ")
     assert cli.main(["sweep", str(sweep), "--name", "s", "--state", state, "--detach"]) == 0
     where = f"hscheduler jobs s --state {state} shows it, hscheduler kill s --state {state} ends it"
     assert capsys.readouterr().out == f"the service runs sweep s; {where}\n"
     address = str(service.address)
     assert cli.main(["submit", str(job), "--name", "k", "--state", state, "--scheduler", address]) == 0
-    assert f"hscheduler why k --state {state} --scheduler {address} says" in capsys.readouterr().out
+    assert f"hscheduler why k --state {state} --scheduler {address} shows" in capsys.readouterr().out
 
 
 def test_the_default_directory_needs_no_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,5 +193,5 @@ def test_a_directory_beside_a_client_is_refused(client: SchedulerClient, tmp_pat
     pytest.importorskip("hyperopt")
     from hscheduler.trials import HTrials
 
-    with pytest.raises(ConfigError, match="must be left out"):
+    with pytest.raises(ConfigError, match="must be omitted with a scheduler"):
         HTrials(client, state=tmp_path)

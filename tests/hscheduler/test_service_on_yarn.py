@@ -19,9 +19,9 @@ from eps.job.yarn.sweeps import report_file
 from eps.storage.api import Storage
 from eps.storage.jobdir import JobDir, jobs_dir
 from eps.storage.locations import RemotePath, open_storage
-from hscheduler.application.orders import SERVICE_FILE, SERVICE_TYPE
+from hscheduler.application.staged_files import SERVICE_FILE, SERVICE_TYPE
 from hscheduler.cli import main
-from hscheduler.cli.commands.common import client_of, travelling
+from hscheduler.cli.commands.common import client_of, staged_tables
 from hscheduler.service.client import SchedulerClient
 from hscheduler.service.directory import ServiceDir
 from hscheduler.simulator.run import simulate
@@ -86,7 +86,7 @@ def yarn(hdfs: FakeHdfs, state: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "core-site.xml").write_text("<configuration/>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     # No process listens at the application's address.
-    monkeypatch.setattr("hscheduler.application.follow.GIVE_UP_S", 0.0)
+    monkeypatch.setattr("hscheduler.application.monitor.GIVE_UP_S", 0.0)
     (tmp_path / "application.toml").write_text(
         f'staging = "webhdfs://{hdfs.authority}/eps"\ntags = "nightly"\npriority = 4\nlifetime = 600\n'
         'acl = ["view=ann"]\ncontainer_timeout = 90\n'
@@ -101,7 +101,7 @@ def serve(state: Path, *flags: str) -> int:
 
 
 def unknown(client: SchedulerClient, sweep: str) -> None:
-    raise JobNotFoundError(f"there is no job and no sweep {sweep!r}")
+    raise JobNotFoundError(f"there is no job or sweep {sweep!r}")
 
 
 def staged(hdfs: FakeHdfs) -> list[str]:
@@ -132,10 +132,10 @@ def test_it_prints_its_application_and_how_to_end_it(
 ) -> None:
     assert serve(state, "--detach") == 0
     told = capsys.readouterr().out.splitlines()
-    ends = f"Ctrl-C, or yarn application -kill {ID}, ends it, and its jobs with it; state in {state}"
+    ends = f"Ctrl-C, or yarn application -kill {ID}, ends it and its jobs; state in {state}"
     assert told[0] == f"{ID} is H-scheduler: {ends}"
     assert told[1] == "H-scheduler listens on n1:7; its page: http://rm/proxy/"
-    assert told[2].startswith(f"{ID} goes on: hscheduler serve --on yarn --state {state} follows it again")
+    assert told[2].startswith(f"{ID} continues: hscheduler serve --on yarn --state {state} follows it again")
 
 
 def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_downloads_its_results(
@@ -147,8 +147,8 @@ def test_the_same_command_follows_it_again_and_ctrl_c_ends_it_and_downloads_its_
     assert serve(state) == 0 and submitted is not None
     assert detached.submission is None and detached.killed == [ID]
     told = capsys.readouterr()
-    how = f"hscheduler results SWEEP --state {state} shows a sweep's results"
-    assert told.out.splitlines()[4:] == [f"H-scheduler has ended, and its jobs with it; {how}"] and not told.err
+    how = f"hscheduler results SWEEP --state {state} shows the results of a sweep"
+    assert told.out.splitlines()[4:] == [f"H-scheduler and its jobs have ended; {how}"] and not told.err
     assert staged(hdfs) == []
     best = report_of("mine")["best"]["job_id"]
     there = {path.parent.name for path in jobs_dir().glob("*/model.npz")}
@@ -187,7 +187,7 @@ def test_results_of_a_service_ended_elsewhere_are_downloaded(
     detached.said = ["RUNNING", "FAILED"]
     assert serve(state) == 1
     told = capsys.readouterr().err
-    assert f"{ID} failed: " in told and f"what its containers wrote: yarn logs -applicationId {ID}" in told
+    assert f"{ID} failed: " in told and f"logs of its containers: yarn logs -applicationId {ID}" in told
     assert staged(hdfs) == [] and (state / report_file("mine")).exists()
 
 
@@ -210,26 +210,26 @@ def test_commands_find_its_address_on_the_cluster_and_upload_their_files(
         assert ServiceDir(state).address() == Address("n2", 8)
     (state.parent / "x.csv").write_text("1,2\n")
     tables = {"job": {"data": str(state.parent / "x.csv")}, "space": {}}
-    moved = travelling(args, tables)["job"]["data"]
+    moved = staged_tables(args, tables)["job"]["data"]
     assert RemotePath.parse(moved).read_bytes() == b"1,2\n" and moved.startswith(
         f"webhdfs://{hdfs.authority}/eps/cache/"
     )
     (state.parent / "mine.py").write_text("code")
-    with pytest.raises(ConfigError, match=r"mine\.py, .* this host"):
-        travelling(args, {"job": {"model": f"{state.parent}/mine.py:Mine"}, "space": {}})
-    assert travelling(argparse.Namespace(state=str(state.parent), scheduler=None), tables) == tables
+    with pytest.raises(ConfigError, match=r"model is in .*mine\.py, which a service on YARN cannot read"):
+        staged_tables(args, {"job": {"model": f"{state.parent}/mine.py:Mine"}, "space": {}})
+    assert staged_tables(argparse.Namespace(state=str(state.parent), scheduler=None), tables) == tables
 
 
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (["--on", "yarn", "--nodes", "3"], "nodes is 3, but on YARN the nodes are those of the cluster"),
-        (["--on", "yarn", "--listen", "h:1"], "listen is h:1, but on YARN the service listens on the node of its"),
-        (["--on", "yarn", "--web", "0"], "web is 0, but on YARN its page is the tracking URL"),
-        (["--on", "yarn", "--application", "job.toml"], "iterations is a setting of jobs; an application has queue, "),
+        (["--on", "yarn", "--nodes", "3"], "nodes is 3, but not possible on YARN"),
+        (["--on", "yarn", "--listen", "h:1"], "listen is h:1, but not possible on YARN"),
+        (["--on", "yarn", "--web", "0"], "web is 0, but not possible on YARN: the page is at the tracking URL"),
+        (["--on", "yarn", "--application", "job.toml"], "iterations does not apply to the application, only queue, "),
         (["--on", "yarn"], "HADOOP_CONF_DIR is not set"),
-        (["--detach"], "detach is for a service that is an application: add --on yarn"),
-        (["--container-memory", "1GiB"], "--container-memory is for containers: add --on docker or --on yarn"),
+        (["--detach"], "detach is only for a service on YARN: add --on yarn"),
+        (["--container-memory", "1GiB"], "container_memory needs containers: add --on docker or --on yarn"),
         (["--on", "mars"], "on is 'mars', but must be one of local, docker, yarn"),
     ],
 )

@@ -221,7 +221,7 @@ class TestCommand:
             (["--policy", "best"], "policy is 'best', but must be one of elastic"),
             (["--policy", ","], "policy is ','"),
             (["--trials", "0"], "trials is 0, but must be at least 1"),
-            (["--report", "/no/such/folder/report.json"], "must be a file in a directory that can be written to"),
+            (["--report", "/no/such/folder/report.json"], "must be a file in a writable directory"),
         ],
     )
     def test_bad_arguments_are_refused(self, spec, words, message, capsys):

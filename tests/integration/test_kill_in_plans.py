@@ -1,9 +1,9 @@
 """A kill at every step of every kind of plan, with real processes: the model has the undisturbed job's bits.
 
-The job master kills it itself when the plan enters the phase (:mod:`tools.chaos.trap`): the moment is exact.  Every
-trap must spring, and :data:`OUTCOMES` says what becomes of the plan.  One job goes through all operations, with the
-same victim in the same phase of each.  The tier ``all`` plays all, and each operation in a job of its own as well; the
-gate plays each phase once, with a victim that the run's seed draws, and the master in every phase of one job.
+The job master kills the victim itself when the plan enters the phase (:mod:`tools.chaos.trap`), so the moment is exact.
+Every trap must spring, and :data:`OUTCOMES` has the outcome of each plan.  One job goes through all operations, with
+the same victim in the same phase of each.  The tier ``all`` plays all of them, and each operation in a job of its own
+as well; the gate plays each phase once, with a random victim, and the master in every phase of one job.
 """
 
 from __future__ import annotations

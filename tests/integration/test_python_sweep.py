@@ -52,9 +52,9 @@ def test_the_call_takes_a_path_or_a_spec_and_reports_events(tmp_path: Path, caps
 def test_the_call_refuses_invalid_sweeps(tmp_path: Path) -> None:
     for arguments, message in (
         ({"policy": "elastc"}, "policy is 'elastc', but must be one of"),
-        ({"policy": "elastic,static"}, "but a sweep has one"),
+        ({"policy": "elastic,static"}, "but must be a single policy"),
         ({"trials": 0}, "trials is 0, but must be at least 1"),
-        ({"report": tmp_path / "no" / "report.json"}, "must be a file in a directory that can be written to"),
+        ({"report": tmp_path / "no" / "report.json"}, "must be a file in a writable directory"),
     ):
         with pytest.raises(ConfigError, match=message):
             hscheduler.sweep(SMALL, **arguments)

@@ -109,7 +109,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     if found.process is None:
         # The remaining processes belong to a service that was killed.
         found.start()
-    assert "ends, and its jobs with it" in found.end(signal.SIGINT)
+    assert "ends its jobs and exits" in found.end(signal.SIGINT)
 
 
 def test_a_job_is_submitted_waited_for_and_explained(served: Served, tmp_path: Path, capsys: Any) -> None:
@@ -119,10 +119,10 @@ def test_a_job_is_submitted_waited_for_and_explained(served: Served, tmp_path: P
     assert cli.main(["submit", str(path), "--name", "digits", "--wait", *state]) == 0
     assert "digits finished with 0." in capsys.readouterr().out
     assert cli.main(["why", "digits", *state]) == 0
-    assert capsys.readouterr().out.startswith("digits is over (finished, 0.")
+    assert capsys.readouterr().out.startswith("digits has ended (finished, 0.")
     assert cli.main(["jobs", "--all", *state]) == 0
     out = capsys.readouterr().out
-    assert "digits  jobs   finished" in out and "elastic: 0 of 8 vcores are taken" in out
+    assert "digits  jobs   finished" in out and "elastic: 0 of 8 vcores in use" in out
     with served.client() as client:
         client.save_model("digits", tmp_path / "model.npz")
         with pytest.raises(ConfigError, match=r"'digits', .* another job"):
@@ -180,7 +180,7 @@ def test_a_sweep_continues_without_its_client_and_after_a_kill_of_its_service(se
     with served.client() as client:
         name = client.run_sweep(TABLES, "digits")
         assert client.run_sweep(TABLES, "digits") == name, "the same once more is the same sweep"
-        with pytest.raises(ConfigError, match="no other sweep has"):
+        with pytest.raises(ConfigError, match="must be a name must be an unused name"):
             client.run_sweep({**TABLES, "sweep": {"trials": 2}}, "digits")
         wait_for(lambda: client.report(name)[0]["decisions"], TIMEOUT_S, "the first decision")
     served.end(signal.SIGKILL)
@@ -236,7 +236,7 @@ def test_a_stopped_service_leaves_its_jobs_for_the_next(served: Served, slow: Sl
             with pytest.raises(PlanError, match="remove-workers: only"):
                 found.remove_workers(1)
             assert found.dry_run("add-workers", 1)
-        assert "its jobs go on" in served.end(signal.SIGTERM)
+        assert "its jobs continue" in served.end(signal.SIGTERM)
         served.start()
         slow.hurry()
         client.wait(job, TIMEOUT_S)
@@ -267,7 +267,7 @@ def test_clients_of_other_hosts_need_its_certificates(tmp_path: Path) -> None:
                 call(getattr(stub, method), request, 10.0, method)
     other = ServiceDir(tmp_path / "other")
     other.path.mkdir()
-    with pytest.raises(StorageError, match="another host needs a copy"):
+    with pytest.raises(StorageError, match="is missing: copy it from"):
         SchedulerClient(other, str(address))
     other.security(between_hosts=True)
     with SchedulerClient(other, str(address), give_up_s=1.0) as client, pytest.raises(PeerUnavailableError):
@@ -295,7 +295,7 @@ def test_garbage_gets_a_clear_answer(served: Served) -> None:
         stub = HSchedulerStub(line)
         for request, message in (
             (pb.SubmitJobRequest(job_id="a", settings_json="{"), "settings must be JSON"),
-            (pb.SubmitJobRequest(job_id="a", settings_json="[]"), r"settings is \[\], but must be an object"),
+            (pb.SubmitJobRequest(job_id="a", settings_json="[]"), r"settings is \[\], but must be a JSON object"),
             (pb.SubmitJobRequest(job_id="a", settings_json='{"wrokers": 1}'), "did you mean workers"),
             (pb.SubmitJobRequest(settings_json="{}"), "job id is empty"),
             (pb.SubmitJobRequest(job_id="a", settings_json='{"at": ["4:add-workers=2"]}'), "the scheduler decides"),

@@ -87,7 +87,7 @@ def test_an_interrupt_restores_the_terminal(tmp_path: Path) -> None:
     assert rows[0].startswith("H-scheduler, elastic")
     assert sum(line.startswith("TRIAL ") for line in rows) == 1
     assert rows[-1] == "", "what comes next begins on a line of its own"
-    assert "interrupted: 0 trials had finished, and what ran was ended" in rows
+    assert "interrupted: 0 trials had finished, the others were ended" in rows
     assert not any("was killed" in line for line in rows), "what ends with the sweep is told as one"
     assert not any("Traceback" in line for line in rows)
     assert terminal.sequences <= {"A", "K", "J"}, "nothing that would have to be undone"

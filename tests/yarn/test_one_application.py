@@ -110,7 +110,7 @@ def test_a_service_is_one_application_that_accepts_jobs_and_sweeps(
     job = FILE.partition("[job]")[2].format(iterations=30, more="")
     (tmp_path / "job.toml").write_text(f'{job}report = "{report}"\nexport = "{model}"\n')
     assert main(["submit", str(tmp_path / "job.toml"), "--wait", "--name", "alone", *state]) == 0
-    assert main(["why", "alone", *state]) == 0 and "alone is over (finished" in capsys.readouterr().out
+    assert main(["why", "alone", *state]) == 0 and "alone has ended (finished" in capsys.readouterr().out
     local = eps.run(**tomllib.loads(job))
     assert json.loads(report.read_text())["model_sha256"] == local["model_sha256"] and model.is_file()
     code, found = sweep(tmp_path, "there", *state, "--name", "mine")
