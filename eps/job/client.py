@@ -133,14 +133,15 @@ class Job:
         Parameters
         ----------
         spec : JobSpec, optional
-            All settings of the job; give either this or ``settings``.
+            All settings; or give them one by one, by the names of :data:`~eps.spec.job_spec.SETTINGS`; ``data``,
+            ``labels``, ``test`` and ``test_labels`` may be arrays, as of :func:`run`.
         name : str, optional
             By default the model's name and a number.
         detach : bool
             Whether the job continues when this process ends.
         **settings
-            The settings in :data:`~eps.spec.job_spec.SETTINGS`.  ``data``, ``labels``, ``test`` and ``test_labels`` may
-            be arrays, as in :func:`run`.
+            Fields of :class:`~eps.spec.job_spec.JobSpec`.  ``data``, ``labels``, ``test`` and ``test_labels`` may be
+            arrays, as in :func:`run`.
 
         Raises
         ------
@@ -772,7 +773,7 @@ def run(**settings: Any) -> dict[str, Any]:
     ----------
     **settings
         ``name``, ``report`` (file for the report), ``export`` (file for the trained model), ``anew`` (replace a stopped
-        job of that name), and the settings in :data:`~eps.spec.job_spec.SETTINGS`, which are the flags of ``eps run``.
+        job of that name), and :data:`~eps.spec.job_spec.SETTINGS`, which are the flags of ``eps run``.
         ``data`` is a file, a NumPy array, a SciPy sparse matrix or a pandas frame.  With an array or matrix, ``labels``
         is an array; with a frame, an array or the name of a column.  ``test`` is a file, a fraction, data like ``data``
         with ``test_labels``, or a pair of test data and labels.
