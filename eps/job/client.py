@@ -124,7 +124,7 @@ class Job:
         """Ask YARN to kill a job whose client exits without closing it."""
         # Not in a forked child: it did not start the job.
         if self._yarn is not None and self._tied_pid == os.getpid():
-            self._yarn.tell_to_end("its client has ended")
+            self._yarn.tell_to_end("its client has exited")
 
     @classmethod
     def start(cls, spec: JobSpec | None = None, *, name: str = "", detach: bool = False, **settings: Any) -> Job:
@@ -133,8 +133,8 @@ class Job:
         Parameters
         ----------
         spec : JobSpec, optional
-            All settings; or give them one by one, by the names of :data:`~eps.spec.job_spec.SETTINGS`; ``data``,
-            ``labels``, ``test`` and ``test_labels`` may be arrays, as of :func:`run`.
+            All settings.  Or pass them by the names of :data:`~eps.spec.job_spec.SETTINGS`; ``data``, ``labels``,
+            ``test`` and ``test_labels`` may be arrays, see :func:`run`.
         name : str, optional
             By default the model's name and a number.
         detach : bool
@@ -155,13 +155,13 @@ class Job:
             The processes cannot be started.
         """
         if spec is not None and settings:
-            raise ConfigError(f"settings {', '.join(sorted(settings))} and a JobSpec exclude each other")
+            raise ConfigError(f"pass either a JobSpec or the settings {', '.join(sorted(settings))}, not both")
         with _array_files(settings) as values:
             request = (
                 RunRequest.from_values({"name": name, **values}) if spec is None else RunRequest.of_spec(spec, name)
             )
             if request.report or request.export:
-                raise ConfigError("report and export belong to eps.run; of a Job, use wait() and export()")
+                raise ConfigError("report and export are settings of eps.run; use wait() and export() of the Job")
             return cls.start_request(request, detach=detach)
 
     @classmethod
@@ -337,7 +337,7 @@ class Job:
 
     @property
     def running(self) -> bool:
-        """Whether a process of the job runs."""
+        """Whether a process of the job is running."""
         return self._where.is_running()
 
     # ---- state and results
@@ -360,7 +360,7 @@ class Job:
             try:
                 reply = self._link.call("Status", pb.StatusRequest(), what, timeout_s, waits=False)
             except JobFinishedError:
-                # It may have been submitted since.
+                # The job may have been submitted to YARN since.
                 if self._look_for_application():
                     continue
                 return ended_status(self._directory)
@@ -375,7 +375,7 @@ class Job:
         """Return loss and metrics of each iteration so far."""
         found: list[dict[str, Any]] = []
         for progress in self._link.watch():
-            # A long history comes in several messages.
+            # The master sends a long history in several messages.
             found += progress.history
             if not progress.history or found[-1]["clock"] + 1 >= progress.status["clock"]:
                 return found
@@ -426,7 +426,7 @@ class Job:
             The job has finished, but its report is missing, for example because the download from its cluster failed.
         """
         if self.running:
-            raise PlanError(f"job {self.name!r} runs: it has no report yet")
+            raise PlanError(f"job {self.name!r} is running: it has no report yet")
         return ended_report(self._directory)
 
     def fetch(self, tell: Callable[[str], None] = lambda text: None) -> None:
@@ -476,13 +476,13 @@ class Job:
     def remove_workers(
         self, count_or_names: int | Sequence[str], *, wait: bool = True, request_id: str = ""
     ) -> ChangeRecord:
-        """Remove workers, by count (the highest numbers go) or by name; see :meth:`change`."""
+        """Remove workers by count (highest numbers first) or by name; see :meth:`change`."""
         return self.change(Operation.REMOVE_WORKERS, count_or_names, wait=wait, request_id=request_id)
 
     def remove_servers(
         self, count_or_names: int | Sequence[str], *, wait: bool = True, request_id: str = ""
     ) -> ChangeRecord:
-        """Remove servers, by count (the highest numbers go) or by name; see :meth:`change`."""
+        """Remove servers by count (highest numbers first) or by name; see :meth:`change`."""
         return self.change(Operation.REMOVE_SERVERS, count_or_names, wait=wait, request_id=request_id)
 
     def scale(self, *, workers: int = 0, servers: int = 0, wait: bool = True, request_id: str = "") -> ChangeRecord:
@@ -587,7 +587,7 @@ class Job:
         try:
             what = f"the start of job {self.name!r}"
             waits = WaitNews(tell)
-            wait_for(lambda: self._link.answers() and not waits.go_on(self.status()), timeout_s, what)
+            wait_for(lambda: self._link.answers() and not waits.is_waiting(self.status()), timeout_s, what)
         except DeadlineError as error:
             why = "it is starting"
             with suppress(EpsError):
@@ -613,17 +613,22 @@ class Job:
         return _object(reply.plan_json)
 
     def cancel(self, plan_id: int | None = None) -> int:
-        """Abort a change before its commit: the one given, else the first that was requested and has not ended.
+        """Abort a change before its commit.
+
+        Parameters
+        ----------
+        plan_id : int, optional
+            Default: the first change that was requested and has not ended.
 
         Returns
         -------
         int
-            The plan that was aborted.
+            The aborted plan.
 
         Raises
         ------
         PlanError
-            There is none, or it is committed.
+            There is no such change, or it is committed.
         """
         if plan_id is None:
             status = self.status()
@@ -709,7 +714,7 @@ class Job:
         except DeadlineError as error:
             if not told:
                 raise DeadlineError(f"{error}; {BEING_STARTED.format(name=self.name)}") from None
-            # It hangs, or was stopped.
+            # The supervisor hangs, or is suspended.
             kill_supervisor(job, signal.SIGKILL)
             wait_for(has_ended_or_gone, timeout_s, what)
 
@@ -742,14 +747,14 @@ class Job:
             if self._handle is not None:
                 self._handle.close()
             if self._yarn is not None and self._untie() and self.running:
-                self._yarn.kill("its client is gone", KILL_TIMEOUT_S)
+                self._yarn.kill("its client has exited", KILL_TIMEOUT_S)
         finally:
             self._link.close()
             if self._yarn is not None:
                 self._yarn.close()
 
     def _untie(self) -> bool:
-        """Let an application outlive this process; return whether it was tied."""
+        """Let the application outlive this process; return whether it was tied to it."""
         was_tied, self._tied_pid = self._tied_pid == os.getpid(), 0
         atexit.unregister(self._end_with_us)
         return was_tied
@@ -813,7 +818,7 @@ def _array_files(settings: dict[str, Any]) -> AbstractContextManager[dict[str, A
     given = [settings.get(name) for name in ("data", "labels", "test", "test_labels")]
     if not any(hasattr(value, "shape") or isinstance(value, tuple) for value in given):
         return nullcontext(settings)
-    # Slow to import, and a job that is submitted needs none of it.
+    # Slow to import, and not needed for data in files.
     from eps.data.arrays import array_files
 
     return array_files(settings, cache_dir)
@@ -851,7 +856,7 @@ def _plan_id(number: int) -> int:
 def _object(text: str) -> dict[str, Any]:
     value = json.loads(text)
     if not isinstance(value, dict):
-        raise RpcError(f"the job master answered with a {type(value).__name__}, not with an object")
+        raise RpcError(f"the job master answered with a {type(value).__name__}, expected an object")
     return value
 
 
@@ -914,7 +919,7 @@ class SpareSupervisor:
                     self._spare = None
 
     def close(self) -> None:
-        """End the spare supervisor.  Idempotent."""
+        """Stop the spare supervisor.  Idempotent."""
         with self._lock:
             spare, self._spare, self._closed = self._spare, None, True
         if spare is not None:

@@ -24,11 +24,11 @@ from eps.storage.locations import Location, location, write_public
 
 
 class TrainedModel:
-    """A trained model that predicts; made by :func:`load`.
+    """A trained model; made by :func:`load`.
 
-    Rows are an array of NumPy, a sparse matrix of SciPy, or a frame of pandas, of shape (n, ``num_features``).  Of a
-    frame it takes the columns that it was trained on, by their names.  A model of ratings takes pairs of user and item,
-    shape (n, 2), or a frame with such columns.
+    Rows are a NumPy array, a SciPy sparse matrix or a pandas frame of shape (n, ``num_features``).  A frame may have
+    further columns: the model takes its own by name.
+    A model of ratings takes pairs of user and item, shape (n, 2), or a frame with such columns.
     """
 
     def __init__(self, exported: ExportedModel, code: str = "") -> None:
@@ -81,7 +81,7 @@ class TrainedModel:
             See :meth:`predict`.
         """
         if self._task == "regression" or not self._model.gives_probabilities:
-            raise ConfigError(f"model {self.name} has no probabilities, but logistic, softmax and dnn have")
+            raise ConfigError(f"model {self.name} has no probabilities; logistic, softmax and dnn have")
         return probabilities(self.scores(X))
 
     def scores(self, X: Any) -> NDArray[np.float32]:
@@ -105,7 +105,7 @@ class TrainedModel:
         return np.array(self.classes)[found]
 
     def metrics(self, scores: NDArray[np.float32], targets: NDArray[Any]) -> dict[str, float]:
-        """Return how good scores are, in the units of the training, given the classes' numbers or the values."""
+        """Return the metrics of scores in the units of training, given the classes' numbers or the values."""
         if self._task == "regression":
             scaled = np.asarray(targets, np.float64) / self.exported.target_scale
             targets = np.asarray(scaled - self.exported.normalizer.target_mean, np.float32)
@@ -143,7 +143,7 @@ def load(path: str | Path, *, code: str = "") -> TrainedModel:
 class Prediction:
     """Predictions for new rows."""
 
-    #: One for each row: its class, or a value in the units of the labels.
+    #: For each row its class, or a value in the units of the labels.
     values: Sequence[Label]
     #: See :meth:`TrainedModel.scores`.
     scores: NDArray[np.float32]
@@ -179,7 +179,7 @@ def predict_file(model: TrainedModel, data: str, labels: str = "", *, format: st
 
 
 def values_text(values: Sequence[Label]) -> str:
-    """Return one value a line; numbers with all the digits of a float32."""
+    """Return one value a line; numbers with all digits of a float32."""
     return "".join(f"{value:.9g}\n" if isinstance(value, float) else f"{value}\n" for value in values)
 
 

@@ -15,7 +15,7 @@ from eps.errors import StorageError
 from eps.spec.runtime import Runtime, identity
 from eps.storage.api import telling
 from eps.storage.checkpoint import CheckpointStore, Manifest, parse_history
-from eps.storage.claims import check_signed, claim_again
+from eps.storage.claims import check_owner, restore_owner
 from eps.storage.jobdir import JobDir
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class CheckpointFinisher:
     def begin(self, pending: str = "") -> None:
         """Remove the files of unfinished checkpoints but ``pending``; if that fails, training continues."""
         try:
-            check_signed(self._store.storage, self._owner)
+            check_owner(self._store.storage, self._owner)
             self._store.remove_leftovers(pending)
         except StorageError as error:
             logger.warning("M %s", error)
@@ -162,7 +162,7 @@ class CheckpointFinisher:
         )
         try:
             with telling(lambda why: self._put(e.CheckpointWaits(command.checkpoint_id, why))):
-                claim_again(self._store.storage, self._owner)
+                restore_owner(self._store.storage, self._owner)
                 self._store.finish(manifest, history)
         except Exception as error:
             # Any error: without an outcome, the job would take no further checkpoint.
@@ -176,7 +176,7 @@ class CheckpointFinisher:
         if command is not None and command.checkpoint_id == checkpoint_id:
             self._superseding = None
             try:
-                check_signed(self._store.storage, self._owner)
+                check_owner(self._store.storage, self._owner)
             except StorageError as error:
                 logger.warning("M earlier checkpoints stay: %s", error)
             else:

@@ -184,7 +184,7 @@ class Exporter:
                 if membership is None:
                     return
                 found = self._export_once(membership)
-                self._bring_heeding(number)
+                self._bring_until_stopped(number)
             # As JSON says it: the event is logged, and has no place for NumPy's numbers.
             event: e.Event = e.ExportDone(json.loads(json.dumps(dataclasses.asdict(found))), number)
         except Exception as error:
@@ -216,9 +216,9 @@ class Exporter:
             self._made = membership.incarnation, export(self._runtime, membership, self._van, self.path)
         return self._made[1]
 
-    def _bring_heeding(self, number: int) -> None:
+    def _bring_until_stopped(self, number: int) -> None:
         look = partial(self._look, number)
-        with self._bringing, interrupt.heeding(look), telling(self._tell):
+        with self._bringing, interrupt.stopped_by(look), telling(self._tell):
             # What is begun from now on, whoever ends the job waits for.
             look()
             self._bring()

@@ -27,13 +27,13 @@ from typing import Any
 
 from eps.cluster.broker.service import Broker
 from eps.cluster.yarn.application import CHECKPOINTS, ENDED_FILE, MasterOrders
-from eps.cluster.yarn.attempt import Yarn, begin, end, leave
+from eps.cluster.yarn.attempt import Yarn, exit_process, exit_superseded, run_attempt
 from eps.cluster.yarn.launch import LaunchTemplate, RoleTemplate
 from eps.cluster.yarn.proxied import ProxiedServer
 from eps.cluster.yarn.resources import MasterEndpoint, YarnResourceManager
 from eps.errors import ConfigError, EpsError, ResourceError, StorageError
 from eps.job.yarn import shared_application
-from eps.job.yarn.sweeps import report_file, said_end
+from eps.job.yarn.sweeps import read_outcome, report_file
 from eps.net.security.credentials import TlsFiles
 from eps.spec.job_spec import JobSpec
 from eps.spec.tables import Containers
@@ -250,7 +250,7 @@ class Application:
             The results cannot be stored.
         """
         self._place.end(name)
-        self._place.leave(JobDir(jobs_dir() / name), logs=phase is Phase.FAILED)
+        self._place.upload_results(JobDir(jobs_dir() / name), logs=phase is Phase.FAILED)
         self._stored.add(name)
 
     def _wait(self, service: Service) -> None:
@@ -384,10 +384,10 @@ def serve(orders: MasterOrders, service: ServiceOrders, yarn: Yarn, environment:
         LaunchTemplate(roles, yarn.credentials),
         MasterEndpoint(environment.host),
         limits=yarn.limits(JobSpec(containers=Containers(container_timeout_s=service.container_timeout_s))),
-        on_ended=leave,
+        on_ended=exit_superseded,
     )
     try:
-        word = said_end(environment.shared)
+        word = read_outcome(environment.shared)
         if word is not None:
             state, reason, exit_code = word
             end = exit_code, state, reason
@@ -453,8 +453,8 @@ def main() -> int:
     expect_many_threads()
     folder = Path.cwd()
     os.environ["EPS_HOME"] = str(folder / HOME)
-    return begin(lambda orders, host: run(orders, host, folder))
+    return run_attempt(lambda orders, host: run(orders, host, folder))
 
 
 if __name__ == "__main__":
-    end(main())
+    exit_process(main())

@@ -35,7 +35,7 @@ from eps.core.types import Address
 from eps.errors import ConfigError, EpsError, JobNotFoundError, StorageError
 from eps.job.yarn.remote import Inquiry, why_waiting
 from eps.job.yarn.shared_application import JOBS
-from eps.job.yarn.sweeps import REPORTS, list_sweeps, report_file, said_end, sweeps_dir
+from eps.job.yarn.sweeps import REPORTS, list_sweeps, read_outcome, report_file, sweeps_dir
 from eps.storage.api import Storage
 from eps.storage.atomic import read_json, write_bytes_atomic, write_json_atomic
 from eps.storage.jobdir import JobDir, JobLock, jobs_dir, readable
@@ -449,7 +449,7 @@ class Monitor:
         self._close()
         state, reason, _ = outcome(report)
         is_over = not self._inquiry.is_unknown
-        word, reports = said_end(self.shared), self.stored_reports()
+        word, reports = read_outcome(self.shared), self.stored_reports()
         if word is not None:
             return Ended(word[0], word[1], reports)
         return Ended(state, reason, _closed(reports, reason) if is_over else reports, is_over)

@@ -19,7 +19,7 @@ from eps.core.reconfig import Operation
 from eps.core.reconfig import Phase as PlanPhase
 from eps.errors import TrainingError
 from eps.job.status import WAITING_STATES
-from eps.storage.record import NO_WORD
+from eps.storage.record import SUPERVISOR_KILLED
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
 from hscheduler.core.resources import Container, Role
@@ -666,7 +666,7 @@ class JobState:
         """Take the last report of the job or of an attempt; return events."""
         self._changes_s += sum(change["pause_s"] for change in report["changes"] if change.get("pause_s"))
         # Without an order to end, a report without the supervisor's last word means that the supervisor crashed.
-        crashed = self._gave_up or (not self._why and report.get("reason") == NO_WORD)
+        crashed = self._gave_up or (not self._why and report.get("reason") == SUPERVISOR_KILLED)
         phase = Phase.FAILED if crashed else _PHASES.get(report["state"], Phase.FAILED)
         history = report["history"]
         unseen = [entry for entry in history if entry["clock"] > self.reading.seen_clock]

@@ -167,7 +167,7 @@ def test_change_that_waits_for_the_start_of_its_job_says_so(fake: FakeJob, monke
     fake.master.status = status_of(state="starting", reason=WAITS)
     fake.master.plans = [change_of()]
     assert main(["add-workers", "fake", "2"]) == 0
-    assert told.getvalue() == f"job 'fake' is waited for: it is starting: {WAITS}\n"
+    assert told.getvalue() == f"waiting for job 'fake': it is starting: {WAITS}\n"
 
 
 def test_dry_run_prints_the_moves(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,12 +214,12 @@ def test_refused_change_ends_with_3(fake: FakeJob, capsys: pytest.CaptureFixture
         (
             ["run", "--image", "mine", "--data", "x"],
             2,
-            "image is 'mine', but only containers of docker have one: the job",
+            "image is 'mine', but only jobs on docker have an image: this one",
         ),
         (
             ["run", "--queue", "batch", "--lifetime", "60", "--data", "x"],
             2,
-            "lifetime is 60.0, but the job is on local: that (and queue) is for jobs on YARN only; add --on yarn, or",
+            "lifetime is 60.0, but the job is on local: this setting (and queue) is for jobs on YARN only; add --on",
         ),
         (["run", "--model", "/nowhere/my.py:Net", "--data", "x"], 2, "/nowhere/my.py does not exist"),
         (["run", "--data", "a\x1b[31m"], 2, "a\\x1b[31m: no such file"),
@@ -399,7 +399,7 @@ def test_who_removes_the_folder_of_a_running_job_is_told_that_and_not_to_resume_
     monkeypatch.setattr(Job, "watch", watch)
     monkeypatch.setattr(Job, "start_request", lambda request, **_: Job(fake.dir))
     assert main(["run", "--name", "fake", "--data", "sklearn:digits"]) == 1
-    why = f"its folder {fake.dir.path} was removed while it ran: nothing of it is left to go on with"
+    why = f"its folder {fake.dir.path} was removed while it ran: the job is lost and cannot be resumed"
     told = capsys.readouterr()
     assert told.out.endswith(f"fake: killed ({why})\n")
     assert told.err == f"eps: job 'fake' killed: {why}\n"
@@ -610,7 +610,7 @@ def test_a_job_that_failed_over_its_interpreter_is_told_to_go_on_with_another(
         assert f"eps resume job{advice}\n" in capsys.readouterr().out
     note_ended(directory, {"state": "failed", "reason": f"exited with code 127; {CHECK_IMAGE}"})
     assert main(["status", "job"]) == 0
-    assert "  when its image is mended, to go on with it, " in capsys.readouterr().out
+    assert "  after fixing its image, to continue it " in capsys.readouterr().out
 
     def resume(name: str, **settings: Any) -> None:
         raise ConfigError(f"{name} with {settings['python']}")

@@ -307,9 +307,13 @@ def test_what_runs_or_may_run_or_was_not_fetched_stays(
         assert rows == [] and last.endswith("; 5 kept") and "apps/application_1_b1" not in asked
         assert "sweeps/b1 and 1 other are kept: running\n" in told
         assert "sweeps/b5 is kept: ended less than 1m ago" in told
-        where = "sweeps/b3 is kept: what it has left was not fetched from webhdfs://"
-        assert where in told and "/eps/sweeps/b3: hscheduler sweep --resume b3 does (to remove: --resumable)" in told
-        assert "sweeps/b4 is kept: YARN does not know application_1_b4 any more, which may run (to remove: " in told
+        where = "sweeps/b3 is kept: its results in webhdfs://"
+        assert (
+            where in told
+            and "/eps/sweeps/b3 were not downloaded: hscheduler sweep --resume b3 downloads them (--resumable removes"
+            in told
+        )
+        assert "sweeps/b4 is kept: YARN no longer knows application_1_b4, which may still run (--resumable" in told
         everybody = ["b1", "b2", "b3", "b4", "b5"]
         assert there() == everybody and sweeps.on_cluster() == everybody[:-1]
         _, _, told = pruned(capsys, "--all", "--state", "running", "--resumable")
@@ -333,7 +337,7 @@ def test_a_sweep_of_which_nobody_knows_how_it_is_stays_and_is_an_error(
     else:
         (tmp_path / "yarn-site.xml").unlink()
     assert main(["prune", "--all", "--resumable"]) == (4 if away == "yarn" else 1)
-    why = {"yarn": "it is not well", "hdfs": "Permission denied", "configuration": "holds no configuration of Hadoop"}
+    why = {"yarn": "it is not well", "hdfs": "Permission denied", "configuration": "has no Hadoop configuration"}
     assert "sweeps/c1 is kept: " in (told := capsys.readouterr().err) and why[away] in told
     assert there() == ["c1"] and sweeps.on_cluster() == ["c1"]
 

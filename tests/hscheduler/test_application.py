@@ -189,7 +189,7 @@ class FakePlace:
     def end(self, job: str) -> None:
         self.told.append(("end", job))
 
-    def leave(self, job: JobDir, logs: bool) -> None:
+    def upload_results(self, job: JobDir, logs: bool) -> None:
         self._tell("leave", job.name, logs)
 
     def forget(self, job: JobDir) -> None:
@@ -363,7 +363,7 @@ def test_waiting_is_reported_once_and_results_are_the_masters_own(tmp_path: Path
 def test_an_unreadable_outcome_is_reported_with_its_file(tmp_path: Path, content: str) -> None:
     found = following(saying("FINISHED"), tmp_path, [])
     (tmp_path / "shared" / ENDED_FILE).write_text(content)
-    with pytest.raises(StorageError, match=f"{ENDED_FILE}: does not say"):
+    with pytest.raises(StorageError, match=f"{ENDED_FILE} does not say"):
         found.run()
 
 
@@ -398,7 +398,7 @@ def test_a_sweep_that_yarn_forgot_ends_by_its_own_outcome_or_may_still_run(
         (tmp_path / "shared" / ENDED_FILE).write_text('{"state": "finished", "exit_code": 0, "reason": "all"}')
     ended = found.run()
     assert ended.reports == {SWEEP: {"trials": [1]}} and ended.is_over == is_over
-    lost = "YARN does not know the application any more: its ResourceManager has lost its state"
+    lost = "YARN no longer knows the application: its ResourceManager has lost its state"
     assert (ended.state, ended.reason) == (("finished", "all") if is_over else ("failed", lost))
 
 

@@ -144,7 +144,7 @@ def test_the_directory_of_a_submitted_or_followed_sweep_is_locked(yarn: RunningS
     ("more", "code", "reason"),
     [
         ('queue = "nope"', 2, "no trial can work: queue is 'nope', but the cluster has no queue of that name"),
-        ('label = "gpu"', 2, "no trial can work: label is 'gpu', but queue 'default' may use these only: transient"),
+        ('label = "gpu"', 2, "no trial can work: label is 'gpu', but queue 'default' allows only: transient"),
         ('label = "transient"\nsplits = 99\npartitions = 99', 0, ""),
     ],
 )
@@ -231,7 +231,7 @@ def test_results_of_a_sweep_that_yarn_forgot_are_copied_and_kept(
     yarn.said = [JobNotFoundError("no such application")]
     assert sweep(tmp_path) == 1
     told = capsys.readouterr().err
-    assert "YARN does not know the application any more" in told and "which may still run" in told
+    assert "YARN no longer knows the application" in told and "which may still run" in told
     assert (jobs_dir() / "sweep-2" / "model.npz").read_text() == "the model"
     assert any(path.endswith("/model.npz") for path in staged(hdfs)) and not yarn.killed
 

@@ -161,7 +161,7 @@ def test_an_unreachable_file_system_ends_the_attempt_and_not_the_sweep(
 def test_a_service_accepts_clients_and_tracks_the_nodes_until_yarn_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(am, "leave", lambda reason: None)
+    monkeypatch.setattr(am, "exit_superseded", lambda reason: None)
     monkeypatch.setattr("hscheduler.live.yarn_nodes.LOOK_EVERY_S", 0.05)
     monkeypatch.setenv("EPS_HOME", str(tmp_path / am.HOME))
     before_end: SimpleQueue[Any] = SimpleQueue()

@@ -10,7 +10,7 @@ from eps.errors import PlanError, StorageError, UnknownMemberError
 from eps.job.master_link import Progress
 from eps.spec.file import RunRequest
 from eps.spec.job_spec import JobSpec
-from eps.storage.record import NO_WORD
+from eps.storage.record import SUPERVISOR_KILLED
 from eps.system.waits import wait_for
 from hscheduler.core import events as e
 from hscheduler.core.jobs import Phase
@@ -278,10 +278,10 @@ def test_losses_are_reported_with_their_times(watched: Watched) -> None:
 
 def test_a_job_whose_supervisor_crashed_has_failed(watched: Watched) -> None:
     watched.start()
-    watched.fake.report = {**watched.fake.report, "state": "killed", "reason": NO_WORD}
+    watched.fake.report = {**watched.fake.report, "state": "killed", "reason": SUPERVISOR_KILLED}
     watched.fake.finish()
     ended = watched.next(e.JobEnded)
-    assert ended.phase is Phase.FAILED and ended.why == NO_WORD
+    assert ended.phase is Phase.FAILED and ended.why == SUPERVISOR_KILLED
     assert watched.job.is_alive
     watched.job.retire()
     wait_for(lambda: not watched.job.is_alive, TIMEOUT_S, "the end of its threads")
@@ -291,7 +291,7 @@ def test_a_job_ordered_to_end_counts_as_killed(watched: Watched) -> None:
     watched.start()
     watched.obey(e.EndJob("a", False, "the worst"))
     watched.fake.killed.wait(TIMEOUT_S)
-    watched.fake.report = {**watched.fake.report, "reason": NO_WORD}
+    watched.fake.report = {**watched.fake.report, "reason": SUPERVISOR_KILLED}
     ended = watched.next(e.JobEnded)
     assert ended.phase is Phase.KILLED and ended.why == "the worst"
 

@@ -95,8 +95,8 @@ def sweep_of(**job: Any) -> Spec:
 def test_a_sweep_of_trials_that_yarn_accepts_is_placed(yarn: FakeYarnClient, caplog: pytest.LogCaptureFixture) -> None:
     found = placed(sweep_of(workers=9, servers=4), "yarn")
     (said,) = caplog.messages
-    assert "take 7168 MB and 14 vcores, but queue 'default' has no more than 6144" in said, "once, and taken"
-    assert "with fewer or smaller containers (container_memory in [cluster]), or in another queue" in said
+    assert "queue 'default' has at most 6144" in said, "once, and taken"
+    assert "use fewer or smaller containers (container_memory in [cluster]), or another queue" in said
     assert (found.cluster.nodes, found.cluster.vcores, found.job["memory_mb"]) == (2, 4, "512")
     assert yarn.asked == ["nodes", "default", "nodes"], "however many points are looked at"
 
@@ -107,11 +107,11 @@ def test_a_sweep_of_trials_that_yarn_accepts_is_placed(yarn: FakeYarnClient, cap
         ({}, {"queue": "nope"}, "no trial can work: queue is 'nope', but the cluster has no queue of that name"),
         ({"state": "STOPPED"}, {}, "no trial can work: queue is 'default', but it is STOPPED"),
         ({"may_submit": False}, {}, "no trial can work: queue is 'default', but ada may not submit to it"),
-        ({}, {"label": "gpu"}, "no trial can work: label is 'gpu', but queue 'default' may use these only: transient"),
+        ({}, {"label": "gpu"}, "no trial can work: label is 'gpu', but queue 'default' allows only: transient"),
         (
             {"largest": Resource(256, 1)},
             {},
-            "memory_mb is .512., which gives a master 512, but must give it at most 256: YARN grants one container",
+            "memory_mb is .512., which gives a master 512, but must give it at most 256: YARN grants at most",
         ),
     ],
 )

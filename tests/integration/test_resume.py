@@ -230,7 +230,7 @@ def test_a_resumed_job_can_be_detached(home: Path, capfd: pytest.CaptureFixture[
     kill_everything(job, home)
     assert main(["resume", "left", "--detach"]) == EXIT_OK
     text = capfd.readouterr().out
-    assert "goes on at clock" in text and "eps status left" in text
+    assert "resumes at clock" in text and "eps status left" in text
     assert f"left: its report goes to {home}/left.json" in text
     found = eps.Job.find("left")
     wait_for_checkpoints(found, 1)
@@ -422,7 +422,7 @@ def test_a_job_resumes_after_the_cache_was_emptied_and_the_token_lost(home: Path
         report = again.wait(TIMEOUT_S)
     assert report["model_sha256"] == undisturbed["model_sha256"], report["reason"]
     assert len(told) == 2
-    assert told[0].endswith(f"it was made again from {data}")
+    assert told[0].endswith(f"it was prepared again from {data}")
     assert "token: cannot be read" in told[1] and told[1].endswith("the job was given another token")
     assert job.directory.token.stat().st_mode & 0o077 == 0
 
@@ -446,7 +446,7 @@ def test_a_job_whose_data_cannot_be_prepared_again_names_what_is_missing(
     else:
         data.write_text(data.read_text().replace("6", "5"))
     expected = {
-        "gone": "cannot be made again: .*rows.csv",
+        "gone": "cannot be prepared again: .*rows.csv",
         "arrays": "made of arrays, which EPS does not keep: run the job again with these arrays$",
         "other": "rows.csv has changed since",
     }

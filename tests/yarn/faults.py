@@ -203,7 +203,7 @@ def nobody_listens() -> None:
     with pytest.raises(PeerUnavailableError) as found:
         asking.new_application()
     text = str(found.value)
-    for word in (":1,", "the ResourceManager should listen", f"yarn.resourcemanager.address in {there} says"):
+    for word in (":1,", "the ResourceManager should listen", f"according to yarn.resourcemanager.address in {there}"):
         assert word in text, text
     asking.close()
 

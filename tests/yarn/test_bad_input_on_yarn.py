@@ -42,14 +42,14 @@ def test_impossible_requests_are_refused_before_anything_is_done(refused: Refuse
     for words, sentence in (
         (
             ["--memory-mb=900000"],
-            "--memory-mb is '900000', which gives a master 900000, but must give it at most 4096: YARN grants one "
-            "container no more than 4096 MB and 4 vcores",
+            "--memory-mb is '900000', which gives a master 900000, but must give it at most 4096: YARN grants at "
+            "most 4096 MB and 4 vcores to one container",
         ),
         (
             ["--vcores=1,worker=64"],
             "vcores is '1,worker=64', which gives a worker 64, but must give it at most 4: YARN",
         ),
-        (["--label=gold"], "label is 'gold', but queue 'default' may use these only: "),
+        (["--label=gold"], "label is 'gold', but queue 'default' allows only: "),
         (["--queue=nope"], "queue is 'nope', but the cluster has no queue of that name: see yarn queue -list"),
         (["--python=python3"], "python is 'python3', but must be the absolute path of an interpreter that every node"),
         (
@@ -71,8 +71,8 @@ def test_a_sweep_without_a_trial_that_yarn_accepts_is_refused_before_any_starts(
             'queue = "nope"',
             "queue is 'nope', but the cluster has no queue of that name: see yarn queue -list",
         ),
-        ("512MiB", 'queue = "root"', "queue is 'root', but it takes no applications itself: name one below it, as "),
-        ("512MiB", 'label = "gold"', "label is 'gold', but queue 'default' may use these only: "),
+        ("512MiB", 'queue = "root"', "queue is 'root', but it takes no applications itself: name a queue below it: "),
+        ("512MiB", 'label = "gold"', "label is 'gold', but queue 'default' allows only: "),
         ("900GiB", "", "a container of 1 vcore and 921600 MiB fits no node of 4 vcores and 4096 MiB"),
     ):
         file = tmp_path / "sweep.toml"

@@ -44,7 +44,7 @@ def test_a_stopped_job_resumes_from_its_checkpoint_on_its_labels(on_yarn: Hadoop
         kinds = execution_types(job)
         slow.hurry()
         report = job.wait(PATIENCE_S)
-    assert stopped["state"] == "killed" and "goes on at clock" in told[0]
+    assert stopped["state"] == "killed" and "resumes at clock" in told[0]
     assert report["state"] == "finished" and report["model_sha256"] == local["model_sha256"]
     assert [entry["clock"] for entry in report["history"]] == [entry["clock"] for entry in local["history"]]
     assert open_storage(own.folder).names("") == [], "nobody goes on with a job that has finished"

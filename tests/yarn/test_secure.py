@@ -250,4 +250,4 @@ def test_a_ticket_is_valid_until_it_expires(secure: Secure, local: str, tmp_path
     assert (read_json(tmp_path / "report.json") or {})["model_sha256"] == local
     subprocess.run([*made, "--expired"], check=True, env=env, timeout=PATIENCE_S)
     done = secure.eps("run", *words, **with_ticket)
-    assert done.returncode == 2 and "no ticket that is valid: run kinit" in done.stderr, done.stderr
+    assert done.returncode == 2 and "no valid ticket: run kinit" in done.stderr, done.stderr

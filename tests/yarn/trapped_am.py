@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from eps.cluster.yarn.attempt import end
+from eps.cluster.yarn.attempt import exit_process
 from eps.job.yarn import am
 from tools.chaos.trap import Traps, parse
 
@@ -40,4 +40,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    end(main())
+    exit_process(main())

@@ -130,7 +130,7 @@ def _download(job: Job, live: LiveLogs) -> None:
     EpsError
         See :meth:`eps.job.yarn.logs.LiveLogs.bring`.
     """
-    if not live.bring() and (found := job.status())["state"] in WAITING_STATES:
+    if not live.download() and (found := job.status())["state"] in WAITING_STATES:
         # Local log files are those of the run before.
         which = "newer logs" if any(job.directory.logs.glob("*.log")) else "logs"
         raise JobNotFoundError(f"job {job.name!r} has no {which} yet: {found['reason']}")

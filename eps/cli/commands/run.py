@@ -16,7 +16,7 @@ from eps.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from eps.errors import ConfigError, DeadlineError, EpsError
 from eps.job.client import Job, find_directory
 from eps.job.display import Display, PlainDisplay, TerminalDisplay, how_to_resume, summary_text
-from eps.job.status import LOGS_COMMAND, UNREACHABLE, application_id_of, check_stopped, is_on_yarn, last_words
+from eps.job.status import LOGS_COMMAND, UNREACHABLE, application_id_of, check_stopped, is_on_yarn, last_log_lines
 from eps.spec.file import OF_YARN, RunRequest, read_job_file
 from eps.spec.job_spec import JobSpec
 from eps.spec.results import (
@@ -192,7 +192,7 @@ def _tell_why(report: Mapping[str, Any], code: int) -> None:
         print(f"eps: job {report['name']!r} {report['state']}: {report.get('reason') or 'no reason'}", file=sys.stderr)
     directory = JobDir(jobs_dir() / report["name"])
     if report["state"] == "failed":
-        for line in last_words(directory, report.get("reason") or ""):
+        for line in last_log_lines(directory, report.get("reason") or ""):
             print(f"eps: {line}", file=sys.stderr)
         if application_id := application_id_of(directory):
             print(f"eps: logs of its containers: {LOGS_COMMAND.format(application_id)}", file=sys.stderr)
