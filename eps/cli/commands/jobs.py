@@ -115,7 +115,8 @@ def chosen_jobs(prefix: str, states: Sequence[str]) -> list[Look]:
     """
     for state in states:
         if state not in STATES:
-            raise ConfigError(f"state is {state!r}, but must be one of {', '.join(STATES)}{did_you_mean(state, STATES)}")
+            known = f"{', '.join(STATES)}{did_you_mean(state, STATES)}"
+            raise ConfigError(f"state is {state!r}, but must be one of {known}")
     with ExitStack() as stack:
 
         @cache
