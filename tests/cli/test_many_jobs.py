@@ -1,4 +1,4 @@
-"""Which jobs there are, where there are many, and which of those that ended are kept."""
+"""``eps list`` and ``eps prune`` with many jobs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def made(name: str, state: str, hours_ago: float, application: dict[str, str] | 
 
 @pytest.fixture
 def jobs(home: Path) -> list[str]:
-    """Jobs of two sweeps and one of a person, the newest first."""
+    """Jobs of two sweeps and one other job, the newest first."""
     for name, state, hours_ago in (
         ("mine", "finished", 1.0),
         ("sweep-b-trial-2", "failed", 2.0),
