@@ -1,6 +1,6 @@
 """The parser of ``eps``: commands, flags and help texts.
 
-Flags of ``eps run`` are the settings of :data:`~eps.spec.job_spec.SETTINGS`, with their help texts.
+The flags of ``eps run`` are the settings in :data:`~eps.spec.job_spec.SETTINGS`, with their help texts.
 """
 
 from __future__ import annotations

@@ -133,15 +133,14 @@ class Job:
         Parameters
         ----------
         spec : JobSpec, optional
-            All settings.  Or pass them by the names of :data:`~eps.spec.job_spec.SETTINGS`; ``data``, ``labels``,
-            ``test`` and ``test_labels`` may be arrays, see :func:`run`.
+            All settings of the job; pass either this or ``settings``.
         name : str, optional
             By default the model's name and a number.
         detach : bool
             Whether the job continues when this process ends.
         **settings
-            Fields of :class:`~eps.spec.job_spec.JobSpec`.  ``data``, ``labels``, ``test`` and ``test_labels`` may be
-            arrays, as in :func:`run`.
+            The :data:`~eps.spec.job_spec.SETTINGS` of the job.  ``data``, ``labels``, ``test`` and ``test_labels`` may
+            be arrays, as in :func:`run`.
 
         Raises
         ------

@@ -130,13 +130,13 @@ class Exporter:
     runtime : Runtime
     van : Van
     path : Path
-        Where the model is written on this machine.
+        File of the model on this machine.
     bring : callable
-        Brings it from there to where it outlives this machine; raises a StorageError.  It polls
+        Uploads that file to where it outlives this machine; raises StorageError.  It polls
         :func:`eps.system.interrupt.raise_if_stopped`.
     state : Job
     changed : Condition
-        Guards it.
+        Guards ``state``.
     put : callable
         Takes the events that tell the outcome.
     """
@@ -185,7 +185,7 @@ class Exporter:
                     return
                 found = self._export_once(membership)
                 self._bring_until_stopped(number)
-            # As JSON says it: the event is logged, and has no place for NumPy's numbers.
+            # Through JSON, because the log of events takes no NumPy numbers.
             event: e.Event = e.ExportDone(json.loads(json.dumps(dataclasses.asdict(found))), number)
         except Exception as error:
             # The user's model is evaluated here and may raise anything; the job must learn that the export failed.
@@ -219,7 +219,7 @@ class Exporter:
     def _bring_until_stopped(self, number: int) -> None:
         look = partial(self._look, number)
         with self._bringing, interrupt.stopped_by(look), telling(self._tell):
-            # What is begun from now on, whoever ends the job waits for.
+            # Checked with the lock held: from here on, close() waits for the upload.
             look()
             self._bring()
             self._waits = ""

@@ -202,7 +202,7 @@ def test_master_that_never_answers_is_given_up(fake: FakeJob) -> None:
 def test_eps_run_waits_for_a_master_on_yarn_for_as_long_as_its_application_runs_and_nobody_else_does(
     fake: FakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that was started again may wait for HDFS for longer than any patience; who gives it up may end the job."""
+    """A restarted master may wait long for HDFS; a client that gives up may end the job."""
     monkeypatch.setattr(OnThisMachine, "application_id", "application_1_0001")
     monkeypatch.setattr(master_link, "NEXT_MASTER_S", 0.0)
     likely = "YARN reports application application_1_0001 as running: a restarted master answers when"
@@ -225,7 +225,7 @@ def test_eps_run_waits_for_a_master_on_yarn_for_as_long_as_its_application_runs_
         news.close()
         restart.join()
         assert "has not answered since" in caplog.text and likely in caplog.text
-        # And as it has ended without a word of its master's, that is no fault of whoever watches it.
+        # The job has ended without a report of its master, which is no error of the watching client.
         fake.kill_master()
         silent.clear()
         end = threading.Thread(target=lambda: silent.wait(20.0) and fake.end("failed", "HDFS was away"))
@@ -237,7 +237,7 @@ def test_eps_run_waits_for_a_master_on_yarn_for_as_long_as_its_application_runs_
 
 
 def test_client_does_not_believe_a_master_that_listens_on_a_port_of_this_host(fake: FakeJob) -> None:
-    """A process of any user may; the job's own masters listen in its folder."""
+    """Any user's process may listen on a port; the job's own masters listen in its folder."""
     with socket.create_server(("127.0.0.1", 0)) as rogue:
         place = {"host": "127.0.0.1", "port": rogue.getsockname()[1], "pid": 1, "generation": 99}
         write_json_atomic(fake.dir.master_json, place)
@@ -290,7 +290,7 @@ def test_status_of_a_job_without_a_report_says_as_of_when_it_is(fake: FakeJob) -
         found = job.status()
     assert found.keys() == status_of().keys()
     assert (found["state"], found["clock"], found["as_of_s"]) == ("failed", 40, 1_800_000_000.5)
-    # Nothing is on its way any more; what was is told as far as it got.
+    # No change is in flight any more; the last known phase is shown.
     assert (found["plan"], found["queued"], found["changes"]) == (None, [], [plan, queued])
     told = status_text(found).splitlines()
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1_800_000_000.5))
@@ -345,7 +345,7 @@ def waits(monkeypatch: pytest.MonkeyPatch, status: dict[str, Any] | None) -> Non
 def test_a_job_whose_cluster_begins_to_let_it_wait_says_so_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asked just before that, it does not wait until there is room."""
+    """A query just before that must not wait for containers."""
     directory = JobDir(tmp_path / "waits")
     directory.path.mkdir()
     looked: list[int] = []
@@ -366,7 +366,7 @@ def test_a_job_whose_cluster_begins_to_let_it_wait_says_so_at_once(
 def test_who_watches_a_job_whose_master_is_lost_is_told_what_is_waited_for(
     fake: FakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That is found out a while after the line to the master has broken."""
+    """The reason is known only some time after the connection to the master broke."""
     monkeypatch.setattr(master_link, "WAITING_POLL_S", 0.001)
     fake.master.news, fake.master.drop = [(status_of(clock=40), [])] * 2, 1
     note_settings(fake.dir, iterations=200, workers=3, servers=1)
@@ -377,7 +377,7 @@ def test_who_watches_a_job_whose_master_is_lost_is_told_what_is_waited_for(
         nonlocal looked
         looked += 1
         if looked == 2:
-            # The second time that there is no master it is known why.
+            # At the second failure the reason is known.
             waits(monkeypatch, away)
         assert looked < 4, "it goes on looking, and says nothing"
         return stub(link) if looked == 1 else None
@@ -420,7 +420,7 @@ def test_a_damaged_record_does_not_hold_up_who_asks_a_job_that_runs_for_its_stat
 def test_a_change_says_once_that_the_cluster_does_not_answer_and_waits(
     fake: FakeJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also where that is found out only after the job was known to train."""
+    """Also if that happens after the job was known to train."""
     away = {**status_of(), "state": UNREACHABLE, "reason": "the ResourceManager is away"}
     looked, stub = 0, MasterLink._stub
     monkeypatch.setattr(master_link, "RETRY_S", 0.001)
@@ -462,7 +462,7 @@ def test_what_a_job_waits_for_is_told_once_until_it_is_something_else(monkeypatc
 
 
 def test_who_asks_a_job_that_ends_at_that_moment_is_told_how_it_ended(fake: FakeJob) -> None:
-    """Its sockets go before its end is noted."""
+    """Its sockets are closed before its end is recorded."""
     shutil.rmtree(fake.dir.sockets)
     ending = threading.Timer(0.1, fake.end)
     ending.start()

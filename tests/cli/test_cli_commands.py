@@ -156,7 +156,7 @@ def test_change_of_a_job_that_starts_is_refused_at_once_with_what_that_waits_for
 
 def test_change_that_waits_for_the_start_of_its_job_says_so(fake: FakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     class Errors(io.StringIO):
-        """The job trains as soon as somebody is told that it does not."""
+        """A stream that lets the job train at the first message."""
 
         def write(self, text: str) -> int:
             fake.master.status = status_of()
@@ -372,14 +372,14 @@ def test_who_interrupts_a_job_that_yarn_does_not_end_is_told_who_goes_on(
 def test_a_signal_ends_a_job_on_yarn_as_an_interrupt_does(
     fake: FakeJob, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """YARN does not know that the process of its client has ended."""
-    # Under nohup it would be ignored, as it is to be.
+    """YARN does not notice the exit of the client's process."""
+    # Under nohup, SIGHUP is ignored as intended.
     former = signal.signal(number, signal.SIG_DFL)
     request.addfinalizer(lambda: signal.signal(number, former))
 
     def watch(job: Job, **_: Any) -> Any:
         os.kill(os.getpid(), number)
-        # Another thread may get it first; Python handles it here all the same.
+        # Another thread may receive it; Python runs the handler here.
         threading.Event().wait(60.0)
         pytest.fail("it goes on")
 
@@ -443,7 +443,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_what_shows_a_job_knows_of_yarn_only_what_to_advise() -> None:
-    """Each command that prints anything would wait for it, also where no job is on YARN."""
+    """The import would slow every command, also without jobs on YARN."""
     code = "import sys, eps.job.display\nprint([m for m in sys.modules if m.startswith('eps.cluster.yarn.')])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert found.stdout.strip() == "['eps.cluster.yarn.advice']"
@@ -503,7 +503,7 @@ def test_interrupted_wait_for_a_change_says_that_the_plan_goes_on(
     asked: list[None] = []
     fake.master.plans = [change_of(9, phase="queued")]
     fake.master.on_plan = interrupt
-    # Where the tests run in the background of a shell, interrupts are ignored.
+    # A shell ignores interrupts for background processes, such as these tests.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         assert main(["add-servers", "fake", "1"]) == 130

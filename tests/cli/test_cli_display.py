@@ -165,7 +165,7 @@ def test_what_a_change_waits_for_is_told_once_it_takes_long() -> None:
     assert "change add-workers=2 waits for 2 containers" in plain_line(status_of(plan=late))
     assert "plan 1 add-workers=2: queued, proposed" in status_text(status_of(plan=late))
     assert ", waits for 2 containers" in status_text(status_of(plan=late))
-    # Of what follows each phase says what it is about.
+    # Each later phase names its change.
     copying = {**change_of(phase="lists-updated"), "waits_for": "split 1 to be copied to worker-3", "waited_s": 9.0}
     assert "waits" not in progress_line(status_of(plan=copying))
 
@@ -359,7 +359,7 @@ def test_a_checkpoint_that_could_not_be_read_is_told_though_nobody_was_lost() ->
     assert f"fake: {text}\n" in stream.getvalue()
     for status in (status_of(went_back=[back]), {**status_of(went_back=[back]), "state": "failed"}):
         assert f"\n  {text}" in status_text(status)
-    # What was lost says by itself that the job went back.
+    # The line about the loss already reports the rollback.
     assert "rolled back" not in status_text(
         status_of(went_back=[{**back, "lost": {"server-1": "ended"}, "unreadable": ""}])
     )

@@ -43,7 +43,7 @@ def wait_until_ended(job: JobDir) -> None:
 
 @pytest.fixture
 def job(home: Path) -> Iterator[JobDir]:
-    """The job ``j`` of the test's home, which must have ended when the test ends."""
+    """The directory of the job ``j``, which must have ended at the end of the test."""
     found = JobDir(jobs_dir(home) / "j")
     yield found
     running = found.is_running()
@@ -53,7 +53,7 @@ def job(home: Path) -> Iterator[JobDir]:
 
 
 class Terminal:
-    """A process on a terminal of its own."""
+    """A process on its own pseudo-terminal."""
 
     def __init__(self, *words: str) -> None:
         self._master, slave = pty.openpty()
@@ -69,7 +69,7 @@ class Terminal:
         self.seen = ""
 
     def read_until(self, text: str) -> None:
-        """Read what is shown until ``text`` comes."""
+        """Read the output until it contains ``text``."""
         end_s = time.monotonic() + DEADLINE_S
         while text not in self.seen:
             ready, _, _ = select.select([self._master], [], [], max(0.0, end_s - time.monotonic()))
@@ -77,7 +77,7 @@ class Terminal:
             try:
                 shown = os.read(self._master, 65536).decode("utf-8", "replace")
             except OSError:
-                # The terminal's other end is closed: the process has ended.
+                # The process has exited and closed its end of the terminal.
                 shown = ""
             assert shown, f"ended before {text!r} came: {self.seen[-2000:]}"
             self.seen += shown

@@ -56,7 +56,7 @@ def test_results_that_cannot_be_written_are_refused_before_training(hdfs: FakeHd
 
 
 def with_results(folder: Path) -> JobDir:
-    """Return the directory of a job that has left its results there."""
+    """Return the directory of an ended job with results."""
     job = JobDir(folder / "job")
     job.path.mkdir()
     job.model.write_bytes(b"model")
@@ -98,7 +98,7 @@ def test_of_a_job_whose_results_cannot_be_brought_is_said_that_it_finished_and_w
         job.job_json.write_text("{")
 
     with pytest.raises(StorageError) as raised:
-        # What is told is why they could not be brought, whatever becomes of the job's directory meanwhile.
+        # The message names the failed delivery, also if the job's directory vanishes meanwhile.
         deliver_results(job, request, damage)
     job.job_json.unlink()
     note_end(job, "finished")
@@ -116,7 +116,7 @@ def test_of_a_job_whose_results_cannot_be_brought_is_said_that_it_finished_and_w
 def test_a_result_that_is_written_to_hdfs_is_told_of_before_hdfs_is_asked(
     hdfs: FakeHdfs, remote: RemotePath, tmp_path: Path
 ) -> None:
-    """A NameNode that takes connections and is silent would else hold up the command without a word."""
+    """Otherwise a silent NameNode would delay the command without a message."""
     job = with_results(tmp_path)
     hdfs.make_folders("/models", "755")
     told: list[tuple[str, int]] = []
@@ -290,7 +290,7 @@ def test_checkpoints_of_another_home_are_not_touched_and_those_of_a_stopped_job_
     with pytest.raises(JobExistsError, match="'job' stopped"):
         prepare_job(request_for(remote))
     assert f"{place.path}/0001-00000040/manifest.json" in hdfs.nodes
-    # While HDFS is away nobody can tell whose a folder is.
+    # While HDFS is unreachable, the owner of a folder is unknown.
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "0")
     hdfs.fault("LISTSTATUS", "error", name="SafeModeException", message="in safe mode", left=3)
     with pytest.raises(StorageError, match="safe mode"):
@@ -307,7 +307,7 @@ def test_checkpoints_of_another_home_are_not_touched_and_those_of_a_stopped_job_
 
 @pytest.fixture
 def on_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Go on as a machine of some name with a home of its own."""
+    """Pretend to be another machine with its own EPS_HOME."""
 
     def go_on(hostname: str, home: str) -> None:
         monkeypatch.setattr("eps.storage.claims.socket.gethostname", lambda: hostname)
@@ -335,7 +335,7 @@ def test_jobs_without_a_name_of_several_machines_share_no_folder(
     assert found == ["softmax-1", "softmax-2", "softmax-3", "softmax-4"]
     owners = [hdfs.nodes[f"/home/checkpoints/{name}/{OWNER}"].content.partition(b":")[0] for name in found]
     assert owners == [b"laptop", b"edge", b"laptop", b"edge"]
-    # A name that somebody gives is meant.
+    # An explicit name is used as it is.
     with pytest.raises(JobExistsError, match=r"softmax-1 .* job laptop"):
         prepared_in(place, "softmax-1")
 
@@ -360,7 +360,7 @@ def test_a_machine_that_is_called_otherwise_has_its_folders_still(
     on_machine("after", "home")
     prepared_in(place, "job", anew=True)
     assert hdfs.nodes[owner].content.startswith(b"after:")
-    # Another one's by now, or never of the job that had the name.
+    # The folder belongs to another job now, or never belonged to the job of that name.
     hdfs.put(owner, b"elsewhere:/jobs/job\n")
     hdfs.put(f"/home/checkpoints/other/{OWNER}", b"before:/jobs/other\n")
     for name in ("job", "other"):

@@ -1,4 +1,4 @@
-"""What is refused before a job's processes start."""
+"""Jobs that are refused before their processes start."""
 
 from __future__ import annotations
 

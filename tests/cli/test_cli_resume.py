@@ -1,4 +1,4 @@
-"""``eps resume``: what it looks for first, and what it does without."""
+"""``eps resume``: the order of its checks, and the damaged files that it tolerates."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_job_does_not_go_on_where_it_cannot_be_noted_where_its_results_go(
         raise StorageError(f"{job.job_json}: cannot be written: No space left on device")
 
     def resume(name: str, on_begin: Callable[[str, Sequence[str]], None], **_: Any) -> Job:
-        """Be about to begin, with a disk that has become full."""
+        """Call ``on_begin`` on a full disk."""
         monkeypatch.setattr(JobDir, "note", full)
         on_begin("goes on", ())
         begun.append(name)

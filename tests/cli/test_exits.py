@@ -34,7 +34,7 @@ RUN = ["run", "--quiet", "--model", "softmax"]
 
 @pytest.fixture
 def nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An address at which nobody listens, and nobody begins to."""
+    """An address on which no process listens, now or later."""
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "0")
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     with socket.socket() as held:

@@ -11,7 +11,7 @@ from eps.system import interrupt
 
 
 class Finalised:
-    """What an interrupt meets at the wrong moment."""
+    """An object whose finaliser gets the interrupt."""
 
     def __del__(self) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -21,7 +21,7 @@ class Finalised:
 def test_one_that_is_lost_in_a_finaliser_is_raised_at_the_next_look() -> None:
     with interrupt.noted():
         found = Finalised()
-        # Python says "Exception ignored", and goes on.
+        # Python prints "Exception ignored" and continues.
         del found
         with pytest.raises(KeyboardInterrupt):
             interrupt.check()
@@ -32,7 +32,7 @@ def test_one_is_raised_at_once_where_it_can_be() -> None:
     with pytest.raises(KeyboardInterrupt), interrupt.noted():
         signal.raise_signal(signal.SIGINT)
     with interrupt.noted():
-        # That was another command's.
+        # That interrupt belonged to another command.
         interrupt.check()
 
 

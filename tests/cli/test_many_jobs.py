@@ -1,4 +1,4 @@
-"""Which jobs there are, where there are many, and which of those that ended are kept."""
+"""``eps list`` and ``eps prune`` with many jobs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def made(name: str, state: str, hours_ago: float, application: dict[str, str] | 
 
 @pytest.fixture
 def jobs(home: Path) -> list[str]:
-    """Jobs of two sweeps and one of a person, the newest first."""
+    """Jobs of two sweeps and one other job, the newest first."""
     for name, state, hours_ago in (
         ("mine", "finished", 1.0),
         ("sweep-b-trial-2", "failed", 2.0),
@@ -75,7 +75,7 @@ def test_jobs_are_listed_newest_first_and_can_be_chosen(jobs: list[str], capsys:
     assert "STARTED" in heading and row.split()[:5] == ["sweep-b-trial-2", "failed", "2", "h", "ago"]
     assert more == "and 2 older ones"
     assert main(["list", "--state", "gone"]) == 2
-    assert "state is 'gone', but must be of running, ended," in capsys.readouterr().err
+    assert "state is 'gone', but must be one of running, ended," in capsys.readouterr().err
 
 
 def test_only_the_jobs_that_are_shown_are_looked_into(
@@ -156,7 +156,7 @@ def test_a_reason_is_told_once_and_a_directory_that_cannot_be_removed_is_a_failu
     [
         ([], "prune needs a prefix of the jobs' names, or --all"),
         (["a", "--older-than", "soon"], "older-than is 'soon', but must be a whole number and s, m, h or d"),
-        (["a", "--state", "old"], "state is 'old', but must be of running, ended"),
+        (["a", "--state", "old"], "state is 'old', but must be one of running, ended"),
     ],
 )
 def test_what_is_no_choice_is_refused(

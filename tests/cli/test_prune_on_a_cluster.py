@@ -27,7 +27,7 @@ pytest.importorskip("requests")
 
 @pytest.fixture
 def hdfs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHdfs]:
-    # Whoever prunes need not have the cluster's configuration in the environment.
+    # eps prune works without HADOOP_CONF_DIR.
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     monkeypatch.setenv("EPS_HDFS_PATIENCE_S", "20")
     with FakeHdfs() as found:
@@ -46,7 +46,7 @@ def rm(tmp_path: Path) -> Iterator[FakeResourceManager]:
 
 
 def aged(job: JobDir) -> None:
-    """Have a directory be one that nothing has come to for an hour."""
+    """Make a directory look unchanged for an hour."""
     at_s = time.time() - 3600.0
     os.utime(job.path, (at_s, at_s))
 
@@ -118,7 +118,7 @@ def test_a_cluster_that_cannot_be_reached_has_the_exit_code_that_it_has_of_every
     assert main(["prune", "--all", "--resumable"]) == 4
     assert capsys.readouterr().err.count("retried for 0 s") == 2
     hdfs.faults.clear()
-    # Where something else hinders one of them, another try would not do.
+    # If one fails for another reason, a retry would not help.
     hdfs.fault("DELETE", "error", name="AccessControlException", message="Permission denied: user=eva")
     hdfs.fault("DELETE", "error", **away, left=-1)
     for job in list_jobs():
@@ -147,7 +147,7 @@ def test_nobody_starts_a_job_again_whose_checkpoints_have_just_gone(
 def test_a_job_that_yarn_had_forgotten_is_asked_for_again_before_it_is_removed(
     jobs: list[str], hdfs: FakeHdfs, rm: FakeResourceManager, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its application may run, and would lose its checkpoints."""
+    """Its application may run and would lose its checkpoints."""
     (job,) = (job for job in list_jobs() if job.name == "stopped")
     note_end(job, "failed", "forgotten", is_lost=True)
     aged(job)
@@ -202,7 +202,7 @@ def test_a_job_that_may_run_on_the_cluster_is_kept(
 
 # ---- sweeps on YARN
 
-#: What a sweep leaves on the cluster.
+#: Files of a sweep on the cluster.
 REPORT_FILE = report_file("sweep")
 
 
@@ -232,7 +232,7 @@ class Sweeps:
         return sweep
 
     def on_cluster(self) -> list[str]:
-        """Return the sweeps that have something there."""
+        """Return the sweeps that have files on the cluster."""
         return sorted({path.split("/")[3] for path in self._hdfs.nodes if path.startswith("/eps/sweeps/")})
 
 
@@ -308,12 +308,9 @@ def test_what_runs_or_may_run_or_was_not_fetched_stays(
         assert "sweeps/b1 and 1 other are kept: running\n" in told
         assert "sweeps/b5 is kept: ended less than 1m ago" in told
         where = "sweeps/b3 is kept: its results in webhdfs://"
-        assert (
-            where in told
-            and "/eps/sweeps/b3 were not downloaded: hscheduler sweep --resume b3 downloads them (--resumable removes"
-            in told
-        )
-        assert "sweeps/b4 is kept: YARN no longer knows application_1_b4, which may still run (--resumable" in told
+        assert where in told and "/eps/sweeps/b3 were not downloaded: hscheduler sweep --resume b3 downloads" in told
+        assert "sweeps/b4 is kept: YARN no longer knows application_1_b4, which may still run (to remove: " in told
+        assert told.count("(to remove: --resumable)") == 2
         everybody = ["b1", "b2", "b3", "b4", "b5"]
         assert there() == everybody and sweeps.on_cluster() == everybody[:-1]
         _, _, told = pruned(capsys, "--all", "--state", "running", "--resumable")

@@ -52,7 +52,7 @@ def membership(owners: tuple[str, ...] = SERVERS * (PARTITIONS // 2), **changes:
 
 @dataclass(eq=False)
 class Content:
-    """What was computed: for each partition a push of the given size."""
+    """A computed contribution: a push of the given size for each partition."""
 
     splits: tuple[int, ...]
     values: int = 1
@@ -69,7 +69,7 @@ class Content:
 
 @dataclass
 class Reading:
-    """Parameters that come."""
+    """Parameters that arrive."""
 
     min_clock: int = 1
 
@@ -103,7 +103,7 @@ class Worker:
 
 
 class Script:
-    """A wire whose answers the test gives."""
+    """A wire with scripted answers."""
 
     def __init__(self) -> None:
         self.sent: list[Sent] = []
@@ -134,7 +134,7 @@ class Script:
     close = rest
 
     def answer(self, server: str, answer: Callable[[Sent], Answers] = lambda message: accepted(message)) -> None:
-        """Answer what was sent to a server."""
+        """Answer the messages sent to a server."""
         found = [message for message in self.sent if message.server == server]
         assert found
         self.sent = [message for message in self.sent if message.server != server]

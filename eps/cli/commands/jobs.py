@@ -47,7 +47,7 @@ def list_all(args: argparse.Namespace) -> int:
 
 
 def _none_text(prefix: str, states: Sequence[str]) -> str:
-    """Return what a list says that has no jobs."""
+    """Return what ``eps list`` prints without jobs."""
     names = [job.name for job in list_jobs()]
     if prefix and not any(name.startswith(prefix) for name in names):
         return f"no job's name begins with {prefix!r}{did_you_mean(prefix, names)}"
@@ -115,7 +115,8 @@ def chosen_jobs(prefix: str, states: Sequence[str]) -> list[Look]:
     """
     for state in states:
         if state not in STATES:
-            raise ConfigError(f"state is {state!r}, but must be of {', '.join(STATES)}{did_you_mean(state, STATES)}")
+            known = f"{', '.join(STATES)}{did_you_mean(state, STATES)}"
+            raise ConfigError(f"state is {state!r}, but must be one of {known}")
     with ExitStack() as stack:
 
         @cache
