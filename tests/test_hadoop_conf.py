@@ -87,7 +87,7 @@ def test_a_file_includes_another(tmp_path: Path) -> None:
         read_configuration(tmp_path)
 
 
-@pytest.mark.parametrize(("text", "why"), [("<configuration>", "is not XML"), ("<site/>", "begins with <site>")])
+@pytest.mark.parametrize(("text", "why"), [("<configuration>", "is not XML"), ("<site/>", "root element is <site>")])
 def test_what_is_no_configuration_is_refused(text: str, why: str) -> None:
     with pytest.raises(ConfigError, match=f"core-site: .*{why}"):
         parse_configuration(text, "core-site")
@@ -95,12 +95,13 @@ def test_what_is_no_configuration_is_refused(text: str, why: str) -> None:
 
 def test_the_environment_names_the_folder(tmp_path: Path) -> None:
     assert environment_configuration({}) == HadoopConf()
-    for folder, why in ((tmp_path, "it has none of them"), (tmp_path / "nowhere", "there is no such folder")):
+    for folder, why in ((tmp_path, "it has none of these files"), (tmp_path / "nowhere", "there is no such folder")):
         with pytest.raises(ConfigError) as found:
             environment_configuration({"HADOOP_CONF_DIR": str(folder)})
         assert str(found.value) == (
             f"HADOOP_CONF_DIR is '{folder}', but must name the folder with core-site.xml, hdfs-site.xml and "
-            f'yarn-site.xml of a cluster: {why}; eval "$(eps devcluster start)" starts one on this machine, and sets it'
+            f'yarn-site.xml of a cluster: {why}; eval "$(eps devcluster start)" starts a cluster on this machine and '
+            "sets it"
         )
     (tmp_path / "core-site.xml").write_text("<site/>")
     with pytest.raises(ConfigError, match=r"core-site\.xml: .*<site>"):

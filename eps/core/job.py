@@ -90,8 +90,7 @@ class Job:
     start_with : float
         The share of its workers, and of its servers, with which the job may start, 0 to 1.
     seed : str
-        Differs from job to job.
-        Differs from job to job.
+        Random numbers of the job begin here; differs from job to job.
 
     Raises
     ------

@@ -781,7 +781,7 @@ class Plans:
 
     def late(self, job: PlanContext) -> tuple[str, tuple[MemberId, ...]]:
         """Return why to abort the plan in flight after a timeout, and the newcomers without which it continues."""
-        shrink = next((str(plan.change) for plan in self.queue if plan.change.removes), "")
+        shrink = next((str(plan.change) for plan in self.queue if plan.change.removes_members), "")
         return self.flight.late(job, shrink, self._settings.iterations)
 
     def step(self, horizon: int, now_s: float) -> Stepped | None:

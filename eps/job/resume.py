@@ -45,9 +45,9 @@ class Resumed:
     def describe(self) -> str:
         """Return a sentence about the checkpoint or seed that the job resumes from."""
         if self.manifest is None:
-            return f"{self.prepared.directory.name}: no checkpoint; starts again from its seed"
+            return f"{self.prepared.directory.name}: no checkpoint; restarts from its seed"
         return (
-            f"{self.prepared.directory.name}: goes on at clock {self.manifest.first_clock}, "
+            f"{self.prepared.directory.name}: resumes at clock {self.manifest.first_clock}, "
             f"from checkpoint {self.manifest.name}"
         )
 
@@ -65,9 +65,9 @@ def prepare_resume(
     ----------
     name : str
     workers, servers : int
-        0 takes the size that the job was to have at the checkpoint.
+        0: the job's size at the checkpoint.
     python : str
-        On YARN, another interpreter or archive than it had; empty takes that.
+        On YARN, the new interpreter or archive; empty: the previous one.
     check : callable, optional
         Called with the settings, at that size, before the directory changes; its exceptions propagate.
 
@@ -151,7 +151,7 @@ def _prepare(
         )
         write_record(directory.job_json, record)
     except OSError as error:
-        raise StorageError(f"{directory.path}: cannot be made ready: {error.strerror or error}") from error
+        raise StorageError(f"{directory.path}: cannot be prepared: {error.strerror or error}") from error
     prepared = PreparedJob(directory, lock, runtime, dataset)
     return Resumed(prepared, manifest, tuple(warnings))
 
@@ -180,7 +180,7 @@ def _with_python(spec: JobSpec, python: str) -> JobSpec:
     """Return a job's settings with another interpreter."""
     if spec.on != "yarn":
         raise ConfigError(
-            f"python is {python!r}, but only containers on YARN have another one: the job is on {spec.on}"
+            f"python is {python!r}, but only jobs on YARN take another interpreter: this one is on {spec.on}"
         )
     return spec.with_settings(python=python)
 
@@ -191,7 +191,7 @@ def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
     Raises
     ------
     DataError
-        It cannot be prepared again, or its source has changed.
+        The data cannot be prepared again, or its source has changed.
     """
     place = runtime.dataset_dir
     try:
@@ -208,10 +208,10 @@ def _data_of(runtime: Runtime) -> tuple[DatasetInfo, list[str]]:
             raise DataError(
                 f"{gone}, and it was made of arrays, which EPS does not keep: run the job again with these arrays"
             ) from error
-        raise DataError(f"{gone}, and cannot be made again: {error}") from error
+        raise DataError(f"{gone}, and cannot be prepared again: {error}") from error
     if dataset.split_checksums != runtime.shape.split_checksums:
         raise DataError(f"{gone}, and {runtime.spec.data} has changed since: the job cannot be resumed with other data")
-    return dataset, [f"{gone}; it was made again from {runtime.spec.data}"]
+    return dataset, [f"{gone}; it was prepared again from {runtime.spec.data}"]
 
 
 def _renew_secrets(directory: JobDir, spec: JobSpec) -> list[str]:

@@ -29,7 +29,7 @@ from eps.storage.atomic import CHECKSUM, checksum, read_json, with_checksum, wri
 #: Version of the file format.
 VERSION = 4
 #: Reason for the end of a job whose supervisor was killed.
-NO_WORD = "its supervisor was killed before it could record the end"
+SUPERVISOR_KILLED = "its supervisor was killed before it could record the end"
 
 
 class Phase(StrEnum):

@@ -108,7 +108,7 @@ def test_a_name_that_is_given_is_one(words: str, capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit) as ended:
         MAINS[program]([*rest, "--name", ""])
     assert ended.value.code == 2
-    told = "--name is '', but must not be empty: leave it out to have one chosen"
+    told = "--name is '', but must not be empty: omit the flag and EPS chooses a name"
     assert capsys.readouterr().err == f"{program}: {told} (see {program} {rest[0]} --help)\n"
 
 

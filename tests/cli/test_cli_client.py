@@ -450,11 +450,11 @@ def test_what_a_job_waits_for_is_told_once_until_it_is_something_else(monkeypatc
     told: list[str] = []
     news = WaitNews(told.append)
     looked = [
-        news.go_on(status_of(state="starting", reason=reason))
+        news.is_waiting(status_of(state="starting", reason=reason))
         for reason in ("", "waits for 2 containers for 3 s", "waits for 2 containers for 4 s", "waits for room")
     ]
-    assert looked == [True] * 4 and not news.go_on(status_of())
-    assert [text.removeprefix("job 'fake' is waited for: it is ") for text in told] == [
+    assert looked == [True] * 4 and not news.is_waiting(status_of())
+    assert [text.removeprefix("waiting for job 'fake': it is ") for text in told] == [
         "starting",
         "starting: waits for 2 containers for 3 s",
         "starting: waits for room",

@@ -56,8 +56,8 @@ def test_a_job_on_yarn_says_its_application_and_where_its_model_will_be(
     assert main(["submit", "--name", "fake", "--data", "sklearn:digits", "--model", "softmax"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first == "fake: application_1_0001; follow it with: eps status fake"
-    places = f"its report will be {fake.dir.report}, its model {fake.dir.model}"
-    assert second == f"{places}: eps fetch fake brings them when it has ended"
+    places = f"its report to {fake.dir.report} and its model to {fake.dir.model}"
+    assert second == f"when it has ended, eps fetch fake downloads {places}"
     assert main(["status", "fake", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["application_id"] == "application_1_0001"
     fake.end()
@@ -148,8 +148,8 @@ def test_change_of_a_job_that_starts_is_refused_at_once_with_what_that_waits_for
     fake.master.status = status_of(state="starting", reason=WAITS)
     assert main(["add-workers", "fake", "1", "--no-wait"]) == 3
     assert capsys.readouterr().err == (
-        f"eps: add-workers refused: job 'fake' does not train yet: it is starting: {WAITS}; without --no-wait it is "
-        "waited for\n"
+        f"eps: add-workers refused: job 'fake' does not train yet: it is starting: {WAITS}; without --no-wait the "
+        "command waits until it does\n"
     )
     assert not fake.master.asked
 
@@ -167,7 +167,7 @@ def test_change_that_waits_for_the_start_of_its_job_says_so(fake: FakeJob, monke
     fake.master.status = status_of(state="starting", reason=WAITS)
     fake.master.plans = [change_of()]
     assert main(["add-workers", "fake", "2"]) == 0
-    assert told.getvalue() == f"job 'fake' is waited for: it is starting: {WAITS}\n"
+    assert told.getvalue() == f"waiting for job 'fake': it is starting: {WAITS}\n"
 
 
 def test_dry_run_prints_the_moves(fake: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +201,7 @@ def test_refused_change_ends_with_3(fake: FakeJob, capsys: pytest.CaptureFixture
         (["run", "--data", "sklearn:iris", "--model", "softmax", "--test", "nowhere"], 2, "no such file: test must be"),
         (["run", "--model", "ridge", "--data", "x"], 2, "ridge needs l2"),
         (["run", "--folds", "3", "--data", "sklearn:iris", "--export", "m.npz"], 2, "gives 3 models"),
-        (["run", "--folds", "3", "--data", "sklearn:iris", "--detach"], 2, "cannot be detached"),
+        (["run", "--folds", "3", "--data", "sklearn:iris", "--detach"], 2, "omit --detach"),
         (["run", "--report", "/nowhere/r.json"], 2, "its folder /nowhere must exist"),
         (["run", "--export", "/nowhere/m.npz"], 2, "its folder /nowhere must exist"),
         (["run", "--model", "dnn", "--hidden", "a,b", "--data", "x"], 2, "hidden is 'a,b', but must be whole numbers"),
@@ -214,12 +214,12 @@ def test_refused_change_ends_with_3(fake: FakeJob, capsys: pytest.CaptureFixture
         (
             ["run", "--image", "mine", "--data", "x"],
             2,
-            "image is 'mine', but only containers of docker have one: the job",
+            "image is 'mine', but only jobs on docker have an image: this one",
         ),
         (
             ["run", "--queue", "batch", "--lifetime", "60", "--data", "x"],
             2,
-            "lifetime is 60.0, but the job is on local: that (and queue) is for jobs on YARN only; add --on yarn, or",
+            "lifetime is 60.0, but the job is on local: this setting (and queue) is for jobs on YARN only; add --on",
         ),
         (["run", "--model", "/nowhere/my.py:Net", "--data", "x"], 2, "/nowhere/my.py does not exist"),
         (["run", "--data", "a\x1b[31m"], 2, "a\\x1b[31m: no such file"),
@@ -250,7 +250,7 @@ def test_cancel_and_kill_say_what_they_did(fake: FakeJob, capsys: pytest.Capture
     assert main(["kill", "fake"]) == 0
     assert main(["add-workers", "fake", "1"]) == 3
     assert capsys.readouterr().out.splitlines() == [
-        "plan 7 aborted", "fake: killed", "fake: has ended already (killed)",
+        "plan 7 aborted", "fake: killed", "fake: already ended (killed)",
     ]  # fmt: skip
 
 
@@ -260,7 +260,7 @@ def test_a_job_that_ends_before_it_is_killed_is_told_of_as_one_that_has_ended(
     fake.master.on_kill = lambda: fake.end("finished", "")
     for _ in range(2):
         assert main(["kill", "fake"]) == 0
-        assert capsys.readouterr().out == "fake: has ended already (finished)\n"
+        assert capsys.readouterr().out == "fake: already ended (finished)\n"
 
 
 def test_the_summary_is_there_where_results_cannot_be_delivered(
@@ -301,7 +301,7 @@ def test_a_submitted_job_brings_its_results_where_flags_and_its_file_say(
     (request,) = found
     assert (request.report, request.export) == (str(tmp_path / "a" / "r.json"), str(tmp_path / "m.npz"))
     assert request.detached and request.spec.on == "yarn"
-    assert f"its report will be {request.report}, its model {request.export}" in capsys.readouterr().out
+    assert f"its report to {request.report} and its model to {request.export}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", [["run", "--on", "yarn"], ["run", "--on", "yarn", "--detach"], ["submit"]])
@@ -328,8 +328,8 @@ def test_who_interrupts_a_submission_is_told_what_became_of_it(
     ("on", "flags", "told"),
     [
         ("yarn", [], "interrupted; nothing was submitted"),
-        ("docker", [], "interrupted while it was started; nothing of it goes on"),
-        ("local", ["--detach"], "interrupted while it was started; eps status a9a shows whether it goes on"),
+        ("docker", [], "interrupted while it was started; it does not run"),
+        ("local", ["--detach"], "interrupted while it was started; eps status a9a shows whether it runs"),
     ],
 )
 def test_who_interrupts_a_resumption_is_told_what_became_of_it(
@@ -399,7 +399,7 @@ def test_who_removes_the_folder_of_a_running_job_is_told_that_and_not_to_resume_
     monkeypatch.setattr(Job, "watch", watch)
     monkeypatch.setattr(Job, "start_request", lambda request, **_: Job(fake.dir))
     assert main(["run", "--name", "fake", "--data", "sklearn:digits"]) == 1
-    why = f"its folder {fake.dir.path} was removed while it ran: nothing of it is left to go on with"
+    why = f"its folder {fake.dir.path} was removed while it ran: the job is lost and cannot be resumed"
     told = capsys.readouterr()
     assert told.out.endswith(f"fake: killed ({why})\n")
     assert told.err == f"eps: job 'fake' killed: {why}\n"
@@ -509,10 +509,10 @@ def test_interrupted_wait_for_a_change_says_that_the_plan_goes_on(
         assert main(["add-servers", "fake", "1"]) == 130
     finally:
         signal.signal(signal.SIGINT, before)
-    assert capsys.readouterr().err == "\nplan 9 goes on; `eps cancel fake 9` aborts it\n"
+    assert capsys.readouterr().err == "\nplan 9 continues; `eps cancel fake 9` aborts it\n"
 
 
-@pytest.mark.parametrize(("command", "told"), [("list", ""), ("run", "eps: interrupted: nothing was begun\n")])
+@pytest.mark.parametrize(("command", "told"), [("list", ""), ("run", "eps: interrupted: nothing was started\n")])
 def test_interrupt_during_imports_ends_with_130_and_no_traceback(command: str, told: str) -> None:
     code = (
         "import sys\nfrom eps.cli import main\n"
@@ -532,7 +532,7 @@ def test_what_a_terminal_would_obey_is_shown_escaped() -> None:
 
 def test_help_explains_phases_and_values(capsys: pytest.CaptureFixture[str]) -> None:
     for words, expected in (
-        (["add-workers"], "lists-updated (everyone knows their addresses)"),
+        (["add-workers"], "lists-updated (all members know their addresses)"),
         (["run"], "--data PATH"),
         (["run"], "--optimizer NAME"),
         (["run"], "--batch-size N|full"),
@@ -594,7 +594,7 @@ def test_an_option_that_resume_does_not_take_is_told_with_the_reason(capsys: pyt
     with pytest.raises(SystemExit):
         build_parser().parse_args(["resume", "a9a", "--van", "shm"])
     told = capsys.readouterr().err
-    assert told.startswith("eps: unknown flag --van: a job that goes on keeps the settings")
+    assert told.startswith("eps: unknown flag --van: a resumed job keeps the settings")
     assert "--workers, --servers" in told and "--python" in told
 
 
@@ -610,7 +610,7 @@ def test_a_job_that_failed_over_its_interpreter_is_told_to_go_on_with_another(
         assert f"eps resume job{advice}\n" in capsys.readouterr().out
     note_ended(directory, {"state": "failed", "reason": f"exited with code 127; {CHECK_IMAGE}"})
     assert main(["status", "job"]) == 0
-    assert "  when its image is mended, to go on with it, " in capsys.readouterr().out
+    assert "  after fixing its image, to continue it " in capsys.readouterr().out
 
     def resume(name: str, **settings: Any) -> None:
         raise ConfigError(f"{name} with {settings['python']}")

@@ -77,7 +77,7 @@ def test_who_interrupts_the_wait_for_hdfs_is_told_where_what_was_trained_is(
             raise KeyboardInterrupt
 
     request = RunRequest(JobSpec(), report=str(tmp_path / "r.json"), export=str(remote / "models/m.npz"))
-    with pytest.raises(KeyboardInterrupt) as raised, interrupt.heeding(interrupt_it):
+    with pytest.raises(KeyboardInterrupt) as raised, interrupt.stopped_by(interrupt_it):
         deliver_results(job, request)
     assert (tmp_path / "r.json").read_bytes() == b"{}"
     assert raised.value.__notes__ == [

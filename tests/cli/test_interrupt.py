@@ -75,10 +75,10 @@ def test_who_looks_for_others_does_so_on_its_own_thread_and_while_that_lasts() -
     def look() -> None:
         looks.append(threading.current_thread().name)
 
-    with interrupt.heeding(look):
-        thread = threading.Thread(target=interrupt.heed)
+    with interrupt.stopped_by(look):
+        thread = threading.Thread(target=interrupt.raise_if_stopped)
         thread.start()
         thread.join()
-        interrupt.heed()
-    interrupt.heed()
+        interrupt.raise_if_stopped()
+    interrupt.raise_if_stopped()
     assert looks == [threading.current_thread().name]

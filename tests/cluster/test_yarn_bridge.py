@@ -88,7 +88,7 @@ def test_in_a_forked_process_java_is_refused_before_any_lock_is_waited_for(
     pytest.importorskip("jpype")
     monkeypatch.setattr(bridge, "_started_by_pid", os.getppid())
     for name in ("_lock", "_inside"):
-        monkeypatch.setattr(bridge, name, SimpleNamespace(noted=lambda: pytest.fail("it waits")))
+        monkeypatch.setattr(bridge, name, SimpleNamespace(entered=lambda: pytest.fail("it waits")))
     with pytest.raises(ResourceError, match="forked from one"), java_errors("so"):
         pytest.fail("it is let in")
     with pytest.raises(ResourceError, match="forked from one"):

@@ -81,7 +81,7 @@ def test_cores_of_a_job_are_compared_with_those_of_the_queue_where_they_count(ca
         assert not caplog.messages
         rm.answers["GET scheduler"] = (200, {"scheduler": {"schedulerInfo": root(size(32768, 4))}})
         check_job(Cluster(client), spec)
-        assert "take 10752 MB and 11 vcores" in caplog.text
+        assert "need 10752 MB and 11 vcores" in caplog.text
         client.close()
 
 

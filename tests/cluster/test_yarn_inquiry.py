@@ -61,7 +61,7 @@ def test_an_application_is_forgotten_when_yarn_has_not_known_it_for_long_without
         ask(100.0, UNKNOWN)
     assert asked.is_unknown
     found = ask(100.0 + FORGOTTEN_S, UNKNOWN)
-    assert found.ended and found.diagnostics.startswith("YARN does not know the application any more")
+    assert found.ended and found.diagnostics.startswith("YARN no longer knows the application")
     assert asked.is_unknown, "it may run"
 
 

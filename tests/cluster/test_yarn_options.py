@@ -55,7 +55,7 @@ def test_a_container_is_asked_for_with_what_its_role_has_and_says_who_may_see_it
         (Resource(3072, 8, (("fpga", 1),)), "the cluster has no such resource: it has memory, vcores, fpga"),
         (
             Resource(3072, 8, (GPU,)),
-            "resource gives a worker 2 yarn.io/gpu, but YARN grants one container no more than 1",
+            "resource gives a worker 2 yarn.io/gpu, but YARN grants at most 1 to one container",
         ),
     ],
 )

@@ -328,7 +328,7 @@ def test_a_resourcemanager_that_is_away_cannot_be_told_to_end_it(
     assert main(["kill", "a9a"]) == 4
     told = capsys.readouterr()
     assert "job 'a9a' has not ended" in told.err and "try again with eps kill a9a" in told.err
-    assert f"waits for the end of {ID}" in told.out
+    assert f"waiting for the end of {ID}" in told.out
 
 
 def test_an_application_that_does_not_end_is_told_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +347,7 @@ def test_a_job_that_its_client_has_started_ends_when_that_closes_it(world: World
     assert not world.kills(), "any other job goes on"
     with Job(world.job, is_tied=True):
         pass
-    assert len(world.kills()) == 1 and world.job.record().end.reason == "its client is gone"  # type: ignore[union-attr]
+    assert len(world.kills()) == 1 and world.job.record().end.reason == "its client has exited"  # type: ignore[union-attr]
 
 
 def test_a_job_whose_directory_was_lost_is_found_on_the_cluster(world: World) -> None:

@@ -201,9 +201,9 @@ def test_what_this_machine_can_tell_of_an_interpreter_is_told_before_it_is_broug
     script.write_text("#!/bin/sh\nexit 3\n")
     script.chmod(0o755)
     text.write_text("root:x:0:0\n")
-    assert refused(script) == "but must be an interpreter: run here it is no Python (exit code 3)"
+    assert refused(script) == "but must be an interpreter: its test run failed (exit code 3)"
     assert refused(text) == "but must be an interpreter: it cannot be run (Permission denied)"
-    assert refused(folder) == "but must be an interpreter: that is a folder"
+    assert refused(folder) == "but must be an interpreter, not a folder"
     for name in ("cut.tar.gz", "cut.tgz", "cut.tar", "cut.zip"):
         (tmp_path / name).write_bytes(b"")
         assert refused(tmp_path / name).startswith("which cannot be unpacked: ")
@@ -223,7 +223,9 @@ def test_what_this_machine_can_tell_of_an_interpreter_is_told_before_it_is_broug
     check_environment(str(tmp_path / "env.tar.gz"))
     assert caplog.messages == []
     check_environment(str(tmp_path / "nowhere"))
-    assert caplog.messages == [f"python is {tmp_path}/nowhere, which is not on this machine: every node must have it"]
+    assert caplog.messages == [
+        f"python is {tmp_path}/nowhere, which this machine does not have: check that every node has it"
+    ]
 
 
 def test_orders_survive_the_way_to_the_master() -> None:

@@ -22,8 +22,8 @@ from hscheduler.core.resources import Resources
 from hscheduler.core.timeline import DecisionRecord, TrialRecord
 from hscheduler.record import api
 from hscheduler.record.api import Entry, Header, SchedulerRecord, entry_of, entry_text
+from hscheduler.record.ended_jobs import EndedJob
 from hscheduler.record.log import LogRecord
-from hscheduler.record.rows import EndedJob
 from hscheduler.record.sqlite import SqliteRecord
 from tests.fakes.hadoop_files import FakeHadoopFiles
 from tests.fakes.storage import LoggedStorage
@@ -86,11 +86,11 @@ class OnDisk:
         return SqliteRecord(self.path)
 
     def fill(self, record: Any) -> None:
-        ((pages,),) = record._database.found("PRAGMA page_count")
-        record._database.found(f"PRAGMA max_page_count = {pages}")
+        ((pages,),) = record._database.query("PRAGMA page_count")
+        record._database.query(f"PRAGMA max_page_count = {pages}")
 
     def empty(self, record: Any) -> None:
-        record._database.found("PRAGMA max_page_count = 1000000")
+        record._database.query("PRAGMA max_page_count = 1000000")
 
     def crashes(self, happen: Callable[[SchedulerRecord], None]) -> Iterator[SchedulerRecord]:
         record = self.open()

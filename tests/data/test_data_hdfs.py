@@ -155,7 +155,7 @@ def test_of_one_whose_publishing_is_to_end_nothing_is_there(hdfs: FakeHdfs, remo
         looks.append(threading.current_thread().name)
         raise TrainingError("enough")
 
-    with pytest.raises(TrainingError, match="enough"), interrupt.heeding(look):
+    with pytest.raises(TrainingError, match="enough"), interrupt.stopped_by(look):
         publish_dataset(info, cache)
     assert looks and all(name.startswith("publish") for name in looks)
     assert hdfs.asked("CREATE") == [] and cache.storage().names("") == []

@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eps.data.arrays import array_files
 from eps.data.cut import load_for_prediction, prepare
 from eps.data.formats import load
-from eps.data.ratings import rows_of_pairs
+from eps.data.ratings import parse_ratings, rows_of_pairs
 from eps.data.raw import RawData
 from eps.data.settings import DataSettings
-from eps.errors import ConfigError, DataError
+from eps.errors import ConfigError, DataError, EpsError
 
 #: User, item, rating: what each of the files below says.
 RATINGS = [("10", "5", 4.0), ("9", "120", 3.5), ("10", "120", 1.0)]
@@ -156,3 +158,26 @@ def test_a_test_file_has_the_columns_of_the_training_data(tmp_path: Path) -> Non
     test_X, test_y = info.load_test()
     assert [names[row.indices].tolist() for row in test_X] == [["user:3", "item:4"], ["item:4"], []]
     assert (test_y + info.load_normalizer().target_mean).round(5).tolist() == [5.0, 1.0, 2.0]
+
+
+CELLS = st.text(st.sampled_from("01795.-+e,:;\t |\"'abnu \ufeff\x00"), max_size=5) | st.integers(-9, 99).map(str)
+LINES = st.lists(st.lists(CELLS, max_size=4), max_size=5)
+
+
+@given(LINES, st.sampled_from([",", "::", "\t", " ", ";"]), st.booleans())
+def test_any_file_is_ratings_or_refused(lines: list[list[str]], delimiter: str, optional: bool) -> None:
+    content = "\n".join(delimiter.join(cells) for cells in lines).encode()
+    try:
+        raw = parse_ratings(content, "some", labels_optional=optional)
+    except EpsError as error:
+        assert str(error)
+    else:
+        assert raw.X.shape == (raw.num_rows, len(raw.feature_names or ())) and raw.X.nnz == 2 * raw.num_rows > 0
+        assert optional or (raw.y is not None and np.isfinite(raw.y).all())
+
+
+@given(st.lists(st.tuples(st.integers(-5, 30), st.integers(0, 30), st.integers(0, 5)), min_size=1))
+def test_ids_that_are_numbers_are_the_same_beside_ids_that_are_text(rows: list[tuple[int, int, int]]) -> None:
+    lines = "".join(f"{user},{item},{rating}\n" for user, item, rating in rows)
+    numbers, mixed = (parse_ratings(text.encode(), "some") for text in (lines, f"{lines}x,y,1\n"))
+    assert triples(numbers) == triples(mixed)[:-1] and triples(mixed)[-1] == ("x", "y", 1.0)

@@ -1,9 +1,9 @@
-"""A kill at every step of every kind of plan, real processes: the model has the bits of the undisturbed job.
+"""A kill at every step of every kind of plan, with real processes: the model has the undisturbed job's bits.
 
-The job master kills it itself when the plan enters the phase (:mod:`tools.chaos.trap`): the moment is exact.  Every
-trap must spring, and :data:`OUTCOMES` says what becomes of the plan.  One job goes through all operations, with the
-same victim in the same phase of each.  The tier ``all`` plays all, and each operation in a job of its own as well; the
-gate plays each phase once, with a victim that the run's seed draws, and the master in every phase of one job.
+The job master kills the victim itself when the plan enters the phase (:mod:`tools.chaos.trap`), so the moment is exact.
+Every trap must spring, and :data:`OUTCOMES` has the outcome of each plan.  One job goes through all operations, with
+the same victim in the same phase of each.  The tier ``all`` plays all of them, and each operation in a job of its own
+as well; the gate plays each phase once, with a random victim, and the master in every phase of one job.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ JOB: dict[str, Any] = {
 CHANGES = {operation: f"{operation}=1" for operation in OPERATIONS}
 PLAYED = (*OPERATIONS, Operation.FOLLOW)
 REMOVALS = (Operation.REMOVE_SERVERS, Operation.REMOVE_WORKERS)
-#: Clocks from one change to the next.  A change holds some 25 clocks after it was asked for; a member that is killed
-#: then must not abort the next one, whose trap would not spring.
+#: Clocks from one change to the next.  A change takes some 25 clocks; a kill during it must not abort the next one,
+#: because then that one's trap would not spring.
 APART = 60
-#: What becomes of a plan in whose phase a process is killed.
+#: Outcome of a plan in whose phase a process is killed.
 #:
 #: - A master: the next one carries the plan out.
 #: - A member, once all is copied: the plan is carried out, and the member is replaced.
-#: - A member before that: the plan is aborted where it needs the member.  An addition and new followers need those who
-#:   give and get, and newcomers come so late that every death is noticed first.  ``either``: a removal may have begun
-#:   its last step before the death is noticed, and needs nothing more where a follower has all already.
+#: - A member before that: the plan is aborted if it needs the member.  An addition and new followers need donors and
+#:   receivers, and new members start so late that every crash is noticed first.  ``either``: a removal may have started
+#:   its last step before the crash is noticed, and needs nothing more if a follower has all already.
 OUTCOMES = table("""
     phase          victim       add-servers  add-workers  remove-servers  remove-workers  follow
     queued         master       released     released     released        released        released
@@ -124,14 +124,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def undisturbed(run_undisturbed: RunUndisturbed) -> dict[str, Any]:
-    """Give the report of the job when nothing happens to it."""
+    """Return the report of the undisturbed job."""
     return run_undisturbed(**JOB)
 
 
 def play(
     undisturbed: dict[str, Any], traps: list[str], at: list[str], kill: str = "", **more: Any
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Play a job with traps, all of which must spring; return what each killed in which plan, and the report."""
+    """Run a job with traps, all of which must spring; return what each one killed in which plan, and the report."""
     with chaos_master(",".join(traps)), eps.Job.start(name="trapped", at=at, **{**JOB, **more}) as job:
         if kill:
             wait_for_clock(job, 5)
@@ -148,7 +148,7 @@ def play(
 
 
 def judge(sprung: dict[str, dict[str, Any]], report: dict[str, Any], kill: str = "") -> None:
-    """Hold what became of the plans, the members and the masters against the table."""
+    """Compare plans, members and masters with the table."""
     outcomes = {change["plan_id"]: change["phase"] for change in report["changes"]}
     lost, masters = [kill] if kill else [], 0
     found = [loss["name"] for loss in report["losses"]]
@@ -161,9 +161,9 @@ def judge(sprung: dict[str, dict[str, Any]], report: dict[str, Any], kill: str =
         expected = OUTCOMES[phase, victim][operation]
         assert outcome == expected or expected == "either", (trap, outcome, report["changes"])
         masters += victim in MASTERS
-        # A newcomer whose plan is aborted never was a member.
+        # A new member whose plan is aborted has never been a member.
         newcomer = victim == RECEIVER and Operation(operation).adds and outcome == "aborted"
-        # One that leaves may have said so before it was killed: it is no member then, and no loss.
+        # A leaving member may have reported that before the kill: then it is no member and no loss.
         leaves = operation in REMOVALS and (phase, victim) == (Phase.SWITCHED, DONOR)
         no_loss = newcomer or (leaves and note["victim"] not in found)
         lost += [] if victim in MASTERS or no_loss else [note["victim"]]
@@ -191,7 +191,7 @@ def test_a_master_that_is_killed_in_every_phase_of_plans_and_at_the_end_changes_
 
 @pytest.mark.parametrize("checkpoint_every", ["", "10"], ids=["seed", "checkpoint"])
 @pytest.mark.parametrize("moves", [Operation.ADD_SERVERS, Operation.REMOVE_SERVERS])
-def test_a_kill_before_what_moved_has_a_follower_again_costs_only_time(
+def test_a_kill_before_moved_partitions_have_followers_costs_only_time(
     home: Path,
     undisturbed: dict[str, Any],
     moves: Operation,

@@ -1,4 +1,4 @@
-"""The job master is killed, or hangs, at any moment: the next one takes over, and the model has the same bits."""
+"""The job master is killed or hangs at any moment: the next one takes over, and the model has the same bits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def wait_for_next(job: eps.Job, generation: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_job_goes_on_after_its_master_died_or_hangs(home: Path, number: signal.Signals) -> None:
+def test_a_job_continues_after_its_master_died_or_hangs(home: Path, number: signal.Signals) -> None:
     with eps.Job.start(name="goes-on", workers=2, servers=2, member_timeout_s=1.0, **ENDLESS) as job:
         for round_ in range(1, 3):
             wait_for_clock(job, 10 * round_)
@@ -67,7 +67,7 @@ def first(job: eps.Job, clocks: int) -> list[Any]:
     return found
 
 
-def test_a_master_whose_log_is_damaged_ends_the_job_and_says_where(home: Path) -> None:
+def test_a_damaged_log_of_the_master_ends_the_job_and_is_named(home: Path) -> None:
     with eps.Job.start(name="damaged", workers=1, servers=1, **ENDLESS) as job:
         wait_for_clock(job, 10)
         (log,) = job.directory.state.glob("log-*")
@@ -79,11 +79,11 @@ def test_a_master_whose_log_is_damaged_ends_the_job_and_says_where(home: Path) -
             job.wait(TIMEOUT_S)
         ended = find_job("damaged").ended()
     assert ended is not None and ended.state == "failed"
-    assert "cannot go on" in ended.reason and "log-00000000: offset 8" in ended.reason
+    assert "the job master failed" in ended.reason and "log-00000000: offset 8" in ended.reason
 
 
 @pytest.mark.parametrize("victim", MASTERS)
-def test_a_master_that_dies_when_the_job_has_finished_is_followed_by_one_that_ends_it(home: Path, victim: str) -> None:
+def test_a_master_that_dies_after_the_last_clock_is_followed_by_one_that_ends_the_job(home: Path, victim: str) -> None:
     trap = f"job:finished:{victim}"
     with chaos_master(trap), eps.Job.start(name="over", workers=2, servers=2, **SETTINGS) as job:
         report = job.wait(TIMEOUT_S)
@@ -94,11 +94,11 @@ def test_a_master_that_dies_when_the_job_has_finished_is_followed_by_one_that_en
     assert ended is not None and ended.state == "finished"
 
 
-def test_what_cannot_be_written_is_shown_and_the_job_goes_on(home: Path) -> None:
+def test_failed_writes_are_shown_and_the_job_continues(home: Path) -> None:
     with eps.Job.start(name="full", workers=1, servers=1, **ENDLESS) as job:
         wait_for_clock(job, 1)
         assert job.status()["storage_error"] == ""
-        # A file cannot take the place of a directory: as good as a full disk, also for root.
+        # A directory blocks the file, like a full disk, also for root.
         in_the_way(job.directory.status_json)
         wait_for(lambda: "status.json" in job.status()["storage_error"], TIMEOUT_S, "the error to be shown")
         wait_for_clock(job, job.status()["clock"] + 5)
@@ -113,7 +113,7 @@ def test_what_cannot_be_written_is_shown_and_the_job_goes_on(home: Path) -> None
 
 
 def in_the_way(path: Path) -> None:
-    """Put a directory where a file is written again and again."""
+    """Put a directory at the path of a file that is written repeatedly."""
     while not path.is_dir():
         path.unlink(missing_ok=True)
         with suppress(FileExistsError):

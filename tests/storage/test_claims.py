@@ -104,7 +104,7 @@ def test_what_cannot_be_removed_is_known_afterwards(job: JobDir, hdfs: FakeHdfs,
             remove_claimed(job)
         assert Claim.read(job) is not None and f"{place.path}/{OWNER}" in hdfs.nodes
     (tmp_path / "core-site.xml").unlink()
-    with pytest.raises(ConfigError, match="no configuration"):
+    with pytest.raises(ConfigError, match="no Hadoop configuration"):
         remove_claimed(job)
 
 

@@ -285,10 +285,10 @@ def test_a_file_whose_sending_is_to_end_is_not_there(fake: FakeHdfs, storage: Hd
             wait_for(lambda: any(path.endswith(".tmp") for path in list(fake.nodes)), PATIENCE_S, "the file")
             raise TrainingError("enough")
 
-    with pytest.raises(TrainingError, match="enough"), interrupt.heeding(look):
+    with pytest.raises(TrainingError, match="enough"), interrupt.stopped_by(look):
         put(storage, "file", CONTENT)
     assert len(looks) == 2 and [p for p, node in fake.nodes.items() if node.content is not None] == []
-    with interrupt.heeding(lambda: looks.append(None)):
+    with interrupt.stopped_by(lambda: looks.append(None)):
         put(storage, "file", CONTENT)
         put(storage, "small", b"x")
     assert len(looks) == 2 + len(range(0, len(CONTENT), 1 << 20)) + 1
@@ -299,7 +299,7 @@ def test_who_waits_for_a_namenode_looks_whether_that_is_to_end(fake: FakeHdfs, s
         raise TrainingError("enough")
 
     fake.fault("MKDIRS", "error", name="SafeModeException", message="Name node is in safe mode.", left=1000)
-    with pytest.raises(TrainingError, match="enough"), interrupt.heeding(look):
+    with pytest.raises(TrainingError, match="enough"), interrupt.stopped_by(look):
         put(storage, "file", b"")
     assert len(fake.asked("MKDIRS")) == 1
 

@@ -95,7 +95,7 @@ def test_where_nobody_knows_a_namenode_it_is_said_what_was_guessed(
     found = open_hdfs("hdfs", "nohost:1234", "/", HadoopConf(), patience_s=0.2, environ={})
     with pytest.raises(StorageError) as raised:
         found.status("x")
-    guess = "that port is a guess, for HADOOP_CONF_DIR is not set, which tells of nohost:1234: see that this is where"
+    guess = "that port is a guess, for HADOOP_CONF_DIR is not set, so nothing describes the NameNode nohost:1234: check"
     told = str(raised.value)
     assert f"the host of nohost:9870 is unknown (Name or service not known); {guess}" in told
     assert told.endswith("retried for 0.2 s (EPS_HDFS_PATIENCE_S sets that)") == waited
@@ -108,7 +108,7 @@ def test_of_a_namenode_that_the_configuration_knows_nothing_is_guessed(fake: Fak
     with refusing_connections(fake):
         for authority, guess in (
             ("127.0.0.1:8020", ""),
-            (f"localhost:{port}", "that port is a guess, for /conf is"),
+            (f"localhost:{port}", "that port is a guess, for /conf does not"),
         ):
             found = open_hdfs("hdfs", authority, "/", HadoopConf(values, "/conf"), patience_s=0.0, environ={})
             with pytest.raises(StorageError, match="cannot be reached") as raised:
@@ -238,8 +238,8 @@ def test_a_keytab_that_is_not_there_is_told_before_a_package_that_would_not_mend
     with pytest.raises(ConfigError) as raised:
         connect("hdfs", "lake:8020", KERBEROS, {"KRB5_CLIENT_KTNAME": "/nothere"})
     assert str(raised.value) == (
-        "KRB5_CLIENT_KTNAME is /nothere: cannot be read: No such file or directory: "
-        "let it name a keytab that you can read, or unset it and run kinit"
+        "KRB5_CLIENT_KTNAME is /nothere, which cannot be read (No such file or directory): "
+        "set it to a keytab that you can read, or unset it and run kinit"
     )
 
 

@@ -119,7 +119,7 @@ def test_nobody_takes_over_while_hdfs_cannot_say_what_was_written(
 ) -> None:
     begun(store)
     files.without_data_nodes = True
-    with pytest.raises(StorageError, match="has not closed it"):
+    with pytest.raises(StorageError, match="has not released"):
         SharedLog.open(store, "state", must_not_be)
     files.without_data_nodes = False
     assert SharedLog.open(store, "state", must_not_be).recovered.records == (b"one",)

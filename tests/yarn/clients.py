@@ -1,4 +1,4 @@
-"""The contract of clients of YARN, on a real one: runs in the process with Java."""
+"""The contract of YARN's clients, on a real cluster; runs in the process with Java."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def opened(kind: str) -> HadoopClient | YarnClient:
-    """Return Hadoop's own client, as an application master has it, or that of who is outside."""
+    """Return Hadoop's own client, as an application master or as a process outside uses it."""
     from eps.cluster.yarn.hadoop.client import HadoopClient
     from eps.hadoop.session import HadoopSession
 
@@ -27,7 +27,7 @@ def opened(kind: str) -> HadoopClient | YarnClient:
 
 
 def contract(kind: str) -> None:
-    """Submit and ask after an application, and look at the cluster."""
+    """Submit and query an application, and read the cluster."""
     client = opened(kind)
     try:
         suite.submits_and_reports(client, os.environ.get("HADOOP_USER_NAME", getpass.getuser()), kill)
@@ -39,7 +39,7 @@ def contract(kind: str) -> None:
 
 
 def outside() -> None:
-    """List and end applications, and look at the queues."""
+    """List and end applications, and read the queues."""
     client = YarnClient(environment_configuration())
     try:
         suite.lists_and_kills(client)
@@ -50,7 +50,7 @@ def outside() -> None:
 
 
 def _label(client: HadoopClient | YarnClient) -> None:
-    """The master's label is not the application's, which would be that of every container that asks for none."""
+    """The master's label is not the application's, which would apply to all containers without a label."""
     application = client.new_application()
     client.submit(application, Submission("labelled", Launch("true"), Resource(128, 1), label="transient"))
     kill(application)

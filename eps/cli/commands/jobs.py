@@ -1,4 +1,4 @@
-"""Which jobs there are: ``eps list``, and the choice of some by name and state."""
+"""``eps list``, and the selection of jobs by name and state for ``eps prune``."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from eps.system.nearest import did_you_mean
 if TYPE_CHECKING:
     from eps.job.yarn.remote import Clusters, YarnJob
 
-#: A job of a list that does not answer does not hold up the others.
+#: For each job of a list: one that does not answer must not delay the others for long.
 LIST_PATIENCE_S = 2.0
-#: What a list says of a job whose directory is damaged.
+#: The status of a job whose directory is damaged.
 UNREADABLE: dict[str, Any] = {
     "state": "unreadable", "clock": 0, "iterations": 0, "loss": None, "metrics": {}, "workers": 0, "servers": 0,
 }  # fmt: skip
-#: What jobs may be chosen by; ``ended`` is each but the first.
+#: Values of ``--state``; ``ended`` matches all of them but ``running``.
 STATES = ("running", "ended", "finished", "killed", "failed", "unreadable")
 RUNS = "running"
 
 
 def list_all(args: argparse.Namespace) -> int:
-    """Show all jobs, or some, the newest first."""
+    """Show jobs, the newest first."""
     chosen = chosen_jobs(args.prefix, args.state)
     shown = chosen[: args.last or None]
     found = [_brief_status(look) for look in shown]
@@ -55,23 +55,23 @@ def _none_text(prefix: str, states: Sequence[str]) -> str:
 
 
 class Look:
-    """What is seen of a job without asking its processes; of one on YARN its cluster is asked whether it has ended.
+    """The state of a job according to its files, without a call to its processes.
 
-    A run of it that never began on this machine is not seen: it is as it was before.
+    YARN says whether a job on YARN has ended.  A resume that a client prepared but did not start does not count.
 
     Parameters
     ----------
     job : JobDir
     clusters : callable
-        Returns the clusters of all jobs; called where this one may run on YARN.
+        Returns the connections to the clusters of all jobs; called only if this job may run on YARN.
     """
 
     def __init__(self, job: JobDir, clusters: Callable[[], Clusters]) -> None:
         self.job = job
-        #: The job as its cluster has it, where it may run there.
+        #: Its client on YARN, if it may run there.
         self.there: YarnJob | None = None
         self.is_running, self.damage = False, ""
-        #: Why the cluster of a job cannot tell whether it has ended.
+        #: Why YARN cannot say whether the job has ended; empty if it can.
         self.trouble = ""
         self.record = Record()
         try:
@@ -87,7 +87,7 @@ class Look:
 
     @property
     def state(self) -> str:
-        """``running``, or how it ended; ``unreadable`` where its record is damaged."""
+        """``running``, ``unreadable`` if the record is damaged, otherwise how the job ended."""
         if self.is_running:
             return RUNS
         end = self.record.end
@@ -95,12 +95,12 @@ class Look:
 
     @property
     def started_s(self) -> float:
-        """When it was started, or resumed, in seconds of Unix time."""
+        """Unix time of its start or latest resume, in seconds."""
         return self.record.started_s or self.job.changed_s()
 
 
 def chosen_jobs(prefix: str, states: Sequence[str]) -> list[Look]:
-    """Return jobs by the beginning of their names and by how they are, the newest first.
+    """Return the jobs whose names begin with ``prefix`` and whose state is one of ``states``, the newest first.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def chosen_jobs(prefix: str, states: Sequence[str]) -> list[Look]:
     Raises
     ------
     ConfigError
-        A state is none.
+        A state is not one of :data:`STATES`.
     """
     for state in states:
         if state not in STATES:
@@ -130,7 +130,7 @@ def chosen_jobs(prefix: str, states: Sequence[str]) -> list[Look]:
 
 
 def is_one_of(state: str, states: Collection[str]) -> bool:
-    """Return whether something that is so is meant by any of ``states``."""
+    """Return whether ``state`` is one of ``states``, or matches ``ended`` in them."""
     return state in states or (state != RUNS and "ended" in states)
 
 
